@@ -21,14 +21,14 @@ func TestARestoredBackupAdoptsWhatRuns(t *testing.T) {
 		b.place("web-2", 1)
 		b.phase("web-2", pando.PhaseStarting)
 		b.write("web-1", "before", true)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		backup := b.registry.Copy()
-		b.ok(b.agent.Ready(b.ctx, "web-2"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-2"))
 		b.phase("web-2", pando.PhaseInRotation)
 		b.serving("web-3", 1)
 		b.write("web-1", "after", true)
-		_, err = b.agent.StatePush(b.ctx, "web-1")
+		_, err = b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		b.deployNew("late")
 		flows := map[pando.InstanceID]bool{}
@@ -126,7 +126,7 @@ func (b *bench) deployNew(name pando.ServiceName) {
 	id := pando.InstanceID(name + "-1")
 	b.put(pando.Instance{ID: id, Service: s, Host: "h1", Revision: 1, Weight: 100,
 		SpecHash: spec.WithDefaults().Hash(), Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()})
-	b.ok(b.agent.Ready(b.ctx, id))
+	b.ok(b.agent.self.Ready(b.ctx, id))
 	synctest.Wait()
 	b.phase(id, pando.PhaseInRotation)
 }

@@ -114,37 +114,36 @@ const trimWait = 5 * time.Minute
 // Agent runs one host. It serves pando.Self to the instances of the host.
 type Agent struct {
 	Config
-	*selfAPI
-	*window
-	*snapshots
-	seeds *seeds
-	*departures
-	*arrivals
-	*records
-	*crews
-	*exchange
-	anchor   *anchor.Anchor // its Registry
-	branches *branch.Branches
-	sweeper  *flows.Sweeper
-	counts   *flows.Counter
-	askReads *askReads
-	preparer *preparer
-	renewals secretsSeen
-	pulls    *pulls
-	meter    *meter.Meter
-	scope    *scope
-	payments *outbound.Payments
-	room     *room.Guard // nil: without a Disk
-	presence *presence
-	*heralding
-	routing *routing
-	door    door
-	steps   atomic.Int64 // of all runners
-	tally   tally
-	works   *works
-	joins   joins
-	wg      sync.WaitGroup
-	ctx     context.Context // the context of Run
+	self       *selfAPI
+	window     *window
+	snapshots  *snapshots
+	seeds      *seeds
+	departures *departures
+	arrivals   *arrivals
+	records    *records
+	crews      *crews
+	anchor     *anchor.Anchor // its Registry
+	branches   *branch.Branches
+	sweeper    *flows.Sweeper
+	counts     *flows.Counter
+	askReads   *askReads
+	preparer   *preparer
+	renewals   secretsSeen
+	pulls      *pulls
+	meter      *meter.Meter
+	scope      *scope
+	payments   *outbound.Payments
+	room       *room.Guard // nil: without a Disk
+	presence   *presence
+	heralding  *heralding
+	routing    *routing
+	door       door
+	steps      atomic.Int64 // of all runners
+	tally      tally
+	works      *works
+	joins      joins
+	wg         sync.WaitGroup
+	ctx        context.Context // the context of Run
 
 	// found holds the sandboxes of a former agent that have no matching record yet. The lock of the
 	// records guards it, and leaveBy.
@@ -171,7 +170,7 @@ func New(c Config) *Agent {
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
-	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
+	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
 	a.works, a.counts, a.askReads = newWorks(a), flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
@@ -185,7 +184,6 @@ func New(c Config) *Agent {
 		Peers: c.Peers,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
-	a.exchange = &exchange{a.branches}
 	return a
 }
 
@@ -202,9 +200,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	for _, b := range boxes {
 		if m, comes := b.Arriving(); comes {
-			a.mu.Lock()
+			a.records.mu.Lock()
 			a.arrivals.found(b, m)
-			a.mu.Unlock()
+			a.records.mu.Unlock()
 			continue
 		}
 		a.found[b.Instance()] = b
@@ -214,7 +212,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.join(ctx); err != nil {
 		return err
 	}
-	a.spawn(a.steering.Run)
+	a.spawn(a.crews.steering.Run)
 	a.spawn(a.sweeper.Run)
 	a.spawn(a.counts.Run)
 	a.spawn(a.payments.Run)
@@ -265,7 +263,7 @@ func (a *Agent) join(ctx context.Context) error {
 				return
 			}
 			a.routing.unleased.Store(false)
-			a.wakeAll()
+			a.crews.wakeAll()
 		}
 	})
 	return nil
@@ -306,16 +304,16 @@ func (j joins) join(ctx context.Context, a *Agent) (lost <-chan struct{}, err er
 	}
 	defer func() { <-j }()
 	h := a.Host
-	a.mu.Lock()
+	a.records.mu.Lock()
 	h.Leaving = !a.leaveBy.IsZero()
-	a.mu.Unlock()
+	a.records.mu.Unlock()
 	var fence pando.Fence
 	if fence, lost, err = a.Registry.Join(ctx, h, Lease); err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.fence = fence
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	a.records.fence = fence
 	return lost, nil
 }
 

@@ -156,7 +156,7 @@ func (b *bench) world() *world.World {
 func (b *bench) serving(id pando.InstanceID, revision int) {
 	b.Helper()
 	b.place(id, revision)
-	b.ok(b.agent.Ready(b.ctx, id))
+	b.ok(b.agent.self.Ready(b.ctx, id))
 	synctest.Wait()
 	b.phase(id, pando.PhaseInRotation)
 }
@@ -229,10 +229,10 @@ func (b *bench) refused(err error) {
 // write makes an instance count a hit and log a line. It commits both if commit is set.
 func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 	b.Helper()
-	b.ok(b.agent.StatePatch(b.ctx, id, "log", []byte(line)))
-	b.ok(b.agent.StatePatch(b.ctx, id, "hits", []byte("1")))
+	b.ok(b.agent.self.StatePatch(b.ctx, id, "log", []byte(line)))
+	b.ok(b.agent.self.StatePatch(b.ctx, id, "hits", []byte("1")))
 	if commit {
-		_, err := b.agent.StateCommit(b.ctx, id, pando.StateChange{Message: line})
+		_, err := b.agent.self.StateCommit(b.ctx, id, pando.StateChange{Message: line})
 		b.ok(err)
 	}
 }
@@ -240,7 +240,7 @@ func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 // text returns the value of a path as an instance sees it.
 func (b *bench) text(id pando.InstanceID, path string) string {
 	b.Helper()
-	v, err := b.agent.StateGet(b.ctx, id, path)
+	v, err := b.agent.self.StateGet(b.ctx, id, path)
 	b.ok(err)
 	return string(v.Bytes)
 }

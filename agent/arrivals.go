@@ -53,8 +53,8 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 		return fmt.Errorf("%w: this host takes no instance that moves; `pando doctor` there prints why",
 			pando.ErrUnsupported)
 	}
-	v.a.mu.Lock()
-	defer v.a.mu.Unlock()
+	v.a.records.mu.Lock()
+	defer v.a.records.mu.Unlock()
 	if m.ID == "" || m.To.Name != v.a.Host.Name {
 		return fmt.Errorf("%w: the move %q leads to host %q", pando.ErrInvalid, m.ID, m.To.Name)
 	}
@@ -99,7 +99,7 @@ func (v *arrivals) add(n *arrival) {
 	n.since, n.nudge, n.landed = v.a.Clock.Now(), make(chan struct{}, 1), make(chan struct{})
 	v.all[n.move.ID] = n
 	v.a.scope.rescope(n.move.Instance.Service)
-	v.a.announce()
+	v.a.records.announce()
 	v.a.spawn(func(ctx context.Context) { v.tend(ctx, n) })
 }
 
@@ -113,7 +113,7 @@ func (v *arrivals) found(b pando.Sandbox, m pando.MoveMark) {
 func (v *arrivals) Carry(
 	ctx context.Context, from pando.HostName, id string, program io.Reader,
 ) (out pando.Arrival, err error) {
-	v.a.mu.Lock()
+	v.a.records.mu.Lock()
 	n := v.all[id]
 	known := n != nil && n.move.From == from && !n.taken
 	coming, cancel := context.WithCancel(ctx)
@@ -121,7 +121,7 @@ func (v *arrivals) Carry(
 	if known {
 		n.taken, n.cancel, n.since = true, cancel, v.a.Clock.Now()
 	}
-	v.a.mu.Unlock()
+	v.a.records.mu.Unlock()
 	if !known {
 		return out, fmt.Errorf("%w: no program of host %q is expected here", pando.ErrForbidden, from)
 	}
@@ -136,18 +136,18 @@ func (v *arrivals) Carry(
 		return out, err
 	}
 	failpoint.Hit("move received")
-	v.a.mu.Lock()
+	v.a.records.mu.Lock()
 	if v.all[id] != n { // given up at this moment
-		v.a.mu.Unlock()
+		v.a.records.mu.Unlock()
 		v.remove(context.WithoutCancel(ctx), box)
 		return out, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
 	}
 	n.box, n.since = box, v.a.Clock.Now()
-	v.a.steering.Changed(n.move.Instance.Service)
-	v.a.mu.Unlock()
+	v.a.crews.steering.Changed(n.move.Instance.Service)
+	v.a.records.mu.Unlock()
 	ctx, cancelWait := context.WithTimeout(ctx, tableWaitMax)
 	defer cancelWait()
-	inForce, stop := v.a.steering.InForce(n.move.Instance.Service)
+	inForce, stop := v.a.crews.steering.InForce(n.move.Instance.Service)
 	defer stop()
 	select {
 	case <-inForce:
@@ -211,21 +211,21 @@ func (w *watched) Read(b []byte) (int, error) {
 	if ended := w.ctx.Err(); ended != nil {
 		return 0, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
 	}
-	w.v.a.mu.Lock()
+	w.v.a.records.mu.Lock()
 	w.n.since = w.v.a.Clock.Now()
-	w.v.a.mu.Unlock()
+	w.v.a.records.mu.Unlock()
 	return n, err
 }
 
 // drop forgets an arrival.
 func (v *arrivals) drop(n *arrival) {
-	v.a.mu.Lock()
-	defer v.a.mu.Unlock()
+	v.a.records.mu.Lock()
+	defer v.a.records.mu.Unlock()
 	if v.all[n.move.ID] == n {
 		delete(v.all, n.move.ID)
 	}
 	v.a.scope.rescope(n.move.Instance.Service)
-	v.a.announce()
+	v.a.records.announce()
 }
 
 // wake lets tend look whether an arrival is given up.
@@ -249,12 +249,12 @@ func (v *arrivals) take(i pando.InstanceID) pando.Sandbox {
 
 // land reports that the program of a move runs.
 func (v *arrivals) land(r *runner, m pando.MoveMark) {
-	v.a.mu.Lock()
+	v.a.records.mu.Lock()
 	if n := v.all[m.ID]; n != nil {
 		n.waited = v.a.Clock.Now().Sub(n.since).Seconds()
 		close(n.landed)
 	}
-	v.a.mu.Unlock()
+	v.a.records.mu.Unlock()
 	r.events.send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
 }
 
@@ -302,10 +302,10 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 		if ctx.Err() != nil {
 			return
 		}
-		v.a.mu.Lock()
+		v.a.records.mu.Lock()
 		box, old, known := n.box, v.a.Clock.Now().Sub(n.since), v.all[n.move.ID] == n
 		runs, taken := n.runs, n.taken
-		v.a.mu.Unlock()
+		v.a.records.mu.Unlock()
 		switch {
 		case !known:
 			return
@@ -325,9 +325,9 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 
 // closed reports whether the host that an instance leaves has ended the move.
 func (v *arrivals) closed(ctx context.Context, n *arrival, age time.Duration) bool {
-	v.a.mu.Lock()
-	h, here := v.a.world.Hosts[n.move.From]
-	v.a.mu.Unlock()
+	v.a.records.mu.Lock()
+	h, here := v.a.records.world.Hosts[n.move.From]
+	v.a.records.mu.Unlock()
 	if !here {
 		return age > arrivalOrphaned
 	}
@@ -348,14 +348,14 @@ func (v *arrivals) isNotOurs(ctx context.Context, n *arrival) bool {
 
 // discard removes the program of an arrival. It returns false if its record has come meanwhile.
 func (v *arrivals) discard(ctx context.Context, n *arrival) bool {
-	v.a.mu.Lock()
+	v.a.records.mu.Lock()
 	if n.runs {
-		v.a.mu.Unlock()
+		v.a.records.mu.Unlock()
 		return false
 	}
 	n.runs = true // no record takes it any more
-	v.a.steering.Changed(n.move.Instance.Service)
-	v.a.mu.Unlock()
+	v.a.crews.steering.Changed(n.move.Instance.Service)
+	v.a.records.mu.Unlock()
 	v.a.Log.Info("an instance does not come: its move was given up", "instance",
 		n.move.Instance.ID, "from", n.move.From)
 	v.drop(n)
@@ -365,7 +365,7 @@ func (v *arrivals) discard(ctx context.Context, n *arrival) bool {
 
 // remove takes a sandbox from steering after the table without it, and removes it.
 func (v *arrivals) remove(ctx context.Context, box pando.Sandbox) {
-	tried, stop := v.a.steering.Tried(box.Service())
+	tried, stop := v.a.crews.steering.Tried(box.Service())
 	select {
 	case <-tried:
 	case <-ctx.Done():
@@ -381,8 +381,8 @@ func (v *arrivals) remove(ctx context.Context, box pando.Sandbox) {
 
 // GiveUp implements pando.HostAgent.
 func (v *arrivals) GiveUp(_ context.Context, id string) error {
-	v.a.mu.Lock()
-	defer v.a.mu.Unlock()
+	v.a.records.mu.Lock()
+	defer v.a.records.mu.Unlock()
 	if n := v.all[id]; n != nil {
 		v.wake(n)
 	}
@@ -391,9 +391,9 @@ func (v *arrivals) GiveUp(_ context.Context, id string) error {
 
 // awaitLanding waits until the program of a move runs here.
 func (v *arrivals) awaitLanding(ctx context.Context, id string) (*arrival, error) {
-	v.a.mu.Lock()
+	v.a.records.mu.Lock()
 	n := v.all[id]
-	v.a.mu.Unlock()
+	v.a.records.mu.Unlock()
 	if n == nil {
 		return nil, fmt.Errorf("%w: the move %s is not known here", pando.ErrNotFound, id)
 	}

@@ -65,12 +65,12 @@ func (s *selfAPI) Halt(
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
 	}
-	s.a.mu.Lock()
+	s.a.records.mu.Lock()
 	var hosts []pando.Host
-	for _, h := range s.a.world.Hosts {
+	for _, h := range s.a.records.world.Hosts {
 		hosts = append(hosts, h.V)
 	}
-	s.a.mu.Unlock()
+	s.a.records.mu.Unlock()
 	missing := s.acknowledged(ctx, hosts, []pando.ServiceKey{r.service}, at)
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
 }
@@ -81,10 +81,10 @@ func (s *selfAPI) Halt(
 func (s *selfAPI) halted(
 	ctx context.Context, of pando.ServiceKey, i pando.InstanceID,
 ) (at pando.StoreRevision, err error) {
-	err = s.a.wait(ctx, func() bool {
-		e := s.a.world.Endpoints[of]
+	err = s.a.records.wait(ctx, func() bool {
+		e := s.a.records.world.Endpoints[of]
 		at = e.Modified
-		return s.a.runners[i] == nil || slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
+		return s.a.crews.runners[i] == nil || slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
 			return t.Instance == i && t.Phase == pando.PhaseDraining
 		})
 	})
@@ -94,10 +94,10 @@ func (s *selfAPI) halted(
 // dismiss forgets the intent of an ask that was answered. An intent of an instance here is
 // forgotten at the end of the instance.
 func (s *selfAPI) dismiss(i *pando.Intent) {
-	s.a.mu.Lock()
-	defer s.a.mu.Unlock()
-	if s.a.runners[i.Instance] == nil {
-		delete(s.a.intents, i.ID)
+	s.a.records.mu.Lock()
+	defer s.a.records.mu.Unlock()
+	if s.a.crews.runners[i.Instance] == nil {
+		delete(s.a.records.intents, i.ID)
 	}
 }
 
@@ -137,7 +137,7 @@ func (s *selfAPI) acknowledged(
 func (s *selfAPI) ask(
 	ctx context.Context, i pando.InstanceID, verb pando.Verb, ask pando.Ask,
 ) (*runner, pando.Intent, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
@@ -196,9 +196,9 @@ func (a *Agent) intent(r *runner, verb pando.Verb, inputs map[string]float64) pa
 // store, where the second write collides with it. Control calls sent once the ask is on its way.
 func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error {
 	if s.a.Control != nil {
-		s.a.mu.Lock()
-		fence := s.a.fence
-		s.a.mu.Unlock()
+		s.a.records.mu.Lock()
+		fence := s.a.records.fence
+		s.a.records.mu.Unlock()
 		call, cancel := context.WithTimeout(ctx, answerWaitMax)
 		records, err := s.a.Control.Answer(call, fence, i, sent)
 		cancel()
@@ -211,7 +211,7 @@ func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error
 			return err
 		}
 	}
-	_, err := s.a.commit(ctx, pando.Txn{
+	_, err := s.a.records.commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrConflict) {
@@ -228,21 +228,21 @@ func (s *selfAPI) awaitIntent(
 	ctx context.Context, i pando.Intent, want func(pando.Intent) bool,
 ) (pando.Intent, error) {
 	look := func() bool {
-		v, ok := s.a.intents[i.ID]
+		v, ok := s.a.records.intents[i.ID]
 		if !ok {
 			return false
 		}
 		i = v.V
 		return want(i)
 	}
-	s.a.mu.Lock()
+	s.a.records.mu.Lock()
 	done := look()
-	s.a.mu.Unlock()
+	s.a.records.mu.Unlock()
 	if done {
 		return i, nil
 	}
-	defer s.a.followIntent(ctx, i)()
-	err := s.a.wait(ctx, look)
+	defer s.a.records.followIntent(ctx, i)()
+	err := s.a.records.wait(ctx, look)
 	return i, err
 }
 
@@ -250,7 +250,7 @@ func (s *selfAPI) awaitIntent(
 func (s *selfAPI) Die(
 	ctx context.Context, i pando.InstanceID, ask pando.Ask,
 ) (pando.Intent, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return pando.Intent{}, err
 	}
@@ -258,7 +258,7 @@ func (s *selfAPI) Die(
 	if err != nil {
 		return pando.Intent{}, err
 	}
-	phase := s.a.statusOf(r).inst.Phase
+	phase := s.a.crews.statusOf(r).inst.Phase
 	if err := dyingMayBegin(phase); err != nil { // at once, even while the runner is busy
 		return pando.Intent{}, err
 	}

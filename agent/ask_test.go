@@ -93,7 +93,7 @@ func TestAnAskStartsOneInstanceWhateverBecomesOfTheAnswer(t *testing.T) {
 				writes := len(b.registry.History())
 				got := make(chan pando.Intent)
 				go func() {
-					i, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{Reason: "load"})
+					i, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{Reason: "load"})
 					if err != nil {
 						t.Error(err)
 					}

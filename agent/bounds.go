@@ -30,7 +30,7 @@ const (
 // serve starts the HTTP server of the instance's API.
 func (r *runner) serve(box pando.Sandbox) {
 	server := &http.Server{
-		Handler:           bounded(r.a.Serve(r.a, r.id)),
+		Handler:           bounded(r.a.Serve(r.a.self, r.id)),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax, MaxHeaderBytes: headerBytesMax,
 		ConnState: r.caller.connected,
 	}

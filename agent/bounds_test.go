@@ -149,7 +149,7 @@ func (l *oneListener) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 func TestAsksArePaced(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
 		start := time.Now()
 		for range asksBurst + 100 {
@@ -160,7 +160,7 @@ func TestAsksArePaced(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(b.ctx, askWait/2)
 		defer cancel()
-		_, err = b.agent.Replicate(ctx, "web-1", pando.Ask{})
+		_, err = b.agent.self.Replicate(ctx, "web-1", pando.Ask{})
 		if !errors.Is(err, context.DeadlineExceeded) || len(b.world().Intents) > 0 {
 			t.Errorf("one more ask at once: %v, %d are written", err, len(b.world().Intents))
 		}
@@ -176,7 +176,7 @@ func TestAsksBeyondTheRateOfAServiceAreRefused(t *testing.T) {
 		defer cancel()
 		refused := func(want string) {
 			b.Helper()
-			_, err := b.agent.Replicate(ctx, "web-1", pando.Ask{})
+			_, err := b.agent.self.Replicate(ctx, "web-1", pando.Ask{})
 			if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), want) ||
 				len(b.world().Intents) > 0 {
 				t.Errorf("want %q: %v, %d asks are written", want, err, len(b.world().Intents))
@@ -209,7 +209,7 @@ func TestReasonsAreOneLine(t *testing.T) {
 		b.serving("web-1", 1)
 		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 		defer cancel()
-		i, _ := b.agent.Replicate(ctx, "web-1",
+		i, _ := b.agent.self.Replicate(ctx, "web-1",
 			pando.Ask{Reason: forged, Inputs: map[string]float64{"req\n/s": 812}})
 		for _, said := range []string{i.Reason, i.History[0].Reason} {
 			if strings.ContainsAny(said, "\n\r\x1b\a\u202e") || len(said) > reasonBytesMax+4 ||
@@ -224,11 +224,11 @@ func TestReasonsAreOneLine(t *testing.T) {
 		for n := range 1000 {
 			many[fmt.Sprint(n)] = 1
 		}
-		_, err := b.agent.Replicate(ctx, "web-1", pando.Ask{Inputs: many})
+		_, err := b.agent.self.Replicate(ctx, "web-1", pando.Ask{Inputs: many})
 		if !errors.Is(err, pando.ErrTooLarge) {
 			t.Errorf("1,000 inputs: %v", err)
 		}
-		if err := b.agent.PutMetrics(ctx, "web-1", many); !errors.Is(err, pando.ErrTooLarge) {
+		if err := b.agent.self.PutMetrics(ctx, "web-1", many); !errors.Is(err, pando.ErrTooLarge) {
 			t.Errorf("1,000 metrics: %v", err)
 		}
 	})

@@ -184,7 +184,7 @@ func refusalOf(err error, private bool) refusal {
 
 // failStart fails an instance that could not start. A refused config shows the last lines of its
 // check.
-func (r *birth) failStart(spec pando.Spec, err error) {
+func (r *runner) failStart(spec pando.Spec, err error) {
 	var check *pando.CheckFailed
 	if !errors.As(err, &check) {
 		r.fail(err.Error(), nil)

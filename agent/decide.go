@@ -11,7 +11,7 @@ import (
 func (a *Agent) decision(
 	r *runner, kind pando.DecisionKind, reason string, inputs map[string]float64,
 ) pando.Decision {
-	return decisionOf(a, a.statusOf(r).inst, kind, reason, inputs)
+	return decisionOf(a, a.crews.statusOf(r).inst, kind, reason, inputs)
 }
 
 // decisionOf is decision for an instance that may have no runner.
@@ -41,7 +41,7 @@ func (a *Agent) decide(
 	inputs map[string]float64,
 ) {
 	d := a.decision(r, kind, reason, inputs)
-	if _, err := a.commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err != nil {
+	if _, err := a.records.commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err != nil {
 		a.Log.Warn("a decision could not be recorded",
 			"kind", kind, "instance", r.id, "reason", reason, "error", err)
 	}

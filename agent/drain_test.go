@@ -123,7 +123,7 @@ func (b *bench) crowd(n int) (all []pando.Instance) {
 	}
 	b.put(put...)
 	for _, i := range all {
-		b.ok(b.agent.Ready(b.ctx, i.ID))
+		b.ok(b.agent.self.Ready(b.ctx, i.ID))
 	}
 	b.pass(time.Second)
 	return all

@@ -19,13 +19,12 @@ import (
 
 // end merges the branch of an instance and removes the instance.
 type end struct {
-	*runner
 	left  pando.Sandbox    // it is out of sight, and not removed yet
 	stale []pando.IntentID // its asks, of which one has changed
 }
 
 // salvage merges the branch of a stopped instance on its behalf.
-func (r end) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
+func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
 	b, err := r.a.branches.Reopen(ctx, r.service, r.id, i.Revision)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -39,9 +38,9 @@ func (r end) salvage(ctx context.Context, i pando.Instance, how string) time.Dur
 			return r.again(ctx, "commit the last writes", err)
 		}
 	}
-	result, err := r.a.push(ctx, r.runner)
+	result, err := r.a.push(ctx, r)
 	if errors.Is(err, branch.ErrMoved) {
-		r.a.decide(ctx, r.runner, pando.DecidedSalvage, err.Error(), nil)
+		r.a.decide(ctx, r, pando.DecidedSalvage, err.Error(), nil)
 		r.become(pando.PhaseMerged, "not merged: the service has moved; its commits stay here")
 		return atOnce
 	}
@@ -50,15 +49,15 @@ func (r end) salvage(ctx context.Context, i pando.Instance, how string) time.Dur
 	}
 	if n := result.Taken + result.Merged; i.Phase == pando.PhaseFailed && n > 0 {
 		reason := fmt.Sprintf("%d paths of its committed state were merged", n)
-		r.a.decide(ctx, r.runner, pando.DecidedSalvage, reason, nil)
+		r.a.decide(ctx, r, pando.DecidedSalvage, reason, nil)
 	}
 	r.become(pando.PhaseMerged, how)
 	return atOnce
 }
 
-// bury records the end, then removes the sandbox and then the record. In this order, an agent that
+// recordEnd records the end, then removes the sandbox and then the record. In this order, an agent that
 // starts in between never starts the instance again.
-func (r end) bury(ctx context.Context) time.Duration {
+func (r *runner) recordEnd(ctx context.Context) time.Duration {
 	if err := r.recorder.flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)
 	}
@@ -68,24 +67,24 @@ func (r end) bury(ctx context.Context) time.Duration {
 	}
 	failpoint.Hit("die removed")
 	r.removeVolumes(ctx)
-	if err := r.bringAsks(ctx); err != nil {
+	if err := r.readIntents(ctx); err != nil {
 		return r.again(ctx, "read the asks about an instance", err)
 	}
-	if _, err := r.a.commit(ctx, r.lastWrite()); err != nil {
+	if _, err := r.a.records.commit(ctx, r.lastTxn()); err != nil {
 		if errors.Is(err, pando.ErrConflict) {
-			r.runner.end.stale = r.asks() // they are read again
-			r.a.forgetIntents(r.runner.end.stale...)
+			r.end.stale = r.intentsOfInstance() // they are read again
+			r.a.records.forgetIntents(r.end.stale...)
 			return 5 * time.Millisecond
 		}
 		return r.again(ctx, "remove the record of an instance", err)
 	}
 	failpoint.Hit("die forgotten")
-	return r.remove(ctx)
+	return r.removeAll(ctx)
 }
 
 // removeVolumes deletes the volumes of a service that exists for one run. The record of the instance
 // is still there, so an agent that starts in between deletes them as well.
-func (r end) removeVolumes(ctx context.Context) {
+func (r *runner) removeVolumes(ctx context.Context) {
 	_, spec := r.described(r.inst)
 	if !spec.IsOnce() || r.inst.Run == nil || r.a.Kept == nil {
 		return
@@ -100,20 +99,20 @@ func (r end) removeVolumes(ctx context.Context) {
 	}
 }
 
-// lastWrite deletes the record of the instance and ends the intents that end with it.
-func (r end) lastWrite() pando.Txn {
+// lastTxn deletes the record of the instance and ends the intents that end with it.
+func (r *runner) lastTxn() pando.Txn {
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
-	r.a.read(func(*world.World) {
+	r.a.records.read(func(*world.World) {
 		var ends []pando.IntentID
-		for id, v := range r.a.intents {
-			if r.ends(v.V) && v.V.State.May(pando.IntentDead) {
+		for id, v := range r.a.records.intents {
+			if r.endsWith(v.V) && v.V.State.May(pando.IntentDead) {
 				ends = append(ends, id)
 			}
 		}
 		slices.Sort(ends)
 		for _, id := range ends {
-			v := r.a.intents[id]
+			v := r.a.records.intents[id]
 			dead := v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone")
 			t.If = append(t.If, v.If())
 			t.Put = append(t.Put, dead)
@@ -122,15 +121,15 @@ func (r end) lastWrite() pando.Txn {
 	return t
 }
 
-// ends reports whether an intent ends with the instance.
-func (r end) ends(i pando.Intent) bool {
+// endsWith reports whether an intent ends with the instance.
+func (r *runner) endsWith(i pando.Intent) bool {
 	return i.Instance == r.id && i.Verb != pando.VerbReplicate
 }
 
-// asks returns the known intents of the instance.
-func (r end) asks() (ids []pando.IntentID) {
-	r.a.read(func(*world.World) {
-		for id, i := range r.a.intents {
+// intentsOfInstance returns the known intents of the instance.
+func (r *runner) intentsOfInstance() (ids []pando.IntentID) {
+	r.a.records.read(func(*world.World) {
+		for id, i := range r.a.records.intents {
 			if i.V.Instance == r.id || id == r.inst.Intent || id == r.inst.Halt {
 				ids = append(ids, id)
 			}
@@ -139,15 +138,15 @@ func (r end) asks() (ids []pando.IntentID) {
 	return ids
 }
 
-// bringAsks reads the intents that end with the instance. A former agent may have written one that
+// readIntents reads the intents that end with the instance. A former agent may have written one that
 // the record does not name.
-func (r end) bringAsks(ctx context.Context) error {
+func (r *runner) readIntents(ctx context.Context) error {
 	if r.inherited {
 		if err := r.a.askReads.read(ctx, r.service, r.enlisted); err != nil {
 			return err
 		}
 	}
-	return r.a.bringIntents(ctx, r.service, append(r.stale, r.inst.Halt)...)
+	return r.a.records.bringIntents(ctx, r.service, append(r.end.stale, r.inst.Halt)...)
 }
 
 // askReads reads the asks of services that former agents wrote for instances of this host. The asks
@@ -176,8 +175,8 @@ func (q *askReads) read(ctx context.Context, s pando.ServiceKey, after uint64) e
 	}
 	q.forget()
 	began := q.seq.Add(1)
-	here := func(i pando.Intent) bool { r := q.a.runners[i.Instance]; return r != nil && r.end.ends(i) }
-	if err := q.a.readIntents(ctx, pando.Intent{Service: s}.Key(), here); err != nil {
+	here := func(i pando.Intent) bool { r := q.a.crews.runners[i.Instance]; return r != nil && r.endsWith(i) }
+	if err := q.a.records.readIntents(ctx, pando.Intent{Service: s}.Key(), here); err != nil {
 		return err
 	}
 	q.began[s] = began
@@ -186,7 +185,7 @@ func (q *askReads) read(ctx context.Context, s pando.ServiceKey, after uint64) e
 
 // forget drops the services without an instance here. The caller holds the turn.
 func (q *askReads) forget() {
-	q.a.read(func(*world.World) {
+	q.a.records.read(func(*world.World) {
 		maps.DeleteFunc(q.began, func(s pando.ServiceKey, _ uint64) bool { return len(q.a.crews.of[s]) == 0 })
 	})
 }
@@ -194,28 +193,28 @@ func (q *askReads) forget() {
 // tearDown releases everything that the instance has on this host except its record and its branch.
 // Its link goes after the steering table without it was published, or could not be. An error means
 // that its program may run: its record stays, so no other instance takes its place.
-func (r end) tearDown(ctx context.Context) error {
+func (r *runner) tearDown(ctx context.Context) error {
 	// The birth of the branch must not finish later. A branch that failed to open has none.
 	_, _ = r.a.branches.Of(ctx, r.id)
 	r.a.Sandboxes.Discard(r.id)
 	if box := r.box; box != nil {
-		r.box, r.runner.end.left = nil, box
+		r.box, r.end.left = nil, box
 		r.show()
-		r.a.works.end(ctx, r.runner, box)
-		r.wire.disconnect(ctx, box.Link())
-		r.a.departures.handOver(r.runner, box)
+		r.a.works.end(ctx, r, box)
+		r.disconnect(ctx, box.Link())
+		r.a.departures.handOver(r, box)
 	}
-	if left := r.runner.end.left; left != nil {
+	if left := r.end.left; left != nil {
 		if err := left.Remove(ctx); err != nil {
 			return err
 		}
-		r.runner.end.left = nil
+		r.end.left = nil
 	}
 	return nil
 }
 
-// remove tears the instance down, drops its branch and ends the runner.
-func (r end) remove(ctx context.Context) time.Duration {
+// removeAll tears the instance down, drops its branch and ends the runner.
+func (r *runner) removeAll(ctx context.Context) time.Duration {
 	if err := r.tearDown(ctx); err != nil {
 		return r.again(ctx, "remove a sandbox", err)
 	}
@@ -223,12 +222,12 @@ func (r end) remove(ctx context.Context) time.Duration {
 	if err != nil && !errors.Is(err, branch.ErrMoved) {
 		return r.again(ctx, "drop the branch of an instance that is gone", err)
 	}
-	r.wire.leaveEntry()
+	r.endTableWait()
 	r.recorder.close()
 	r.events.close()
-	r.a.forgetIntents(r.asks()...)
-	r.a.delist(r.runner)
-	r.a.read(func(*world.World) { r.a.scope.rescope(r.service) })
+	r.a.records.forgetIntents(r.intentsOfInstance()...)
+	r.a.crews.delist(r)
+	r.a.records.read(func(*world.World) { r.a.scope.rescope(r.service) })
 	r.a.branches.Forget(r.id)
 	r.gone = true
 	return 0
@@ -250,7 +249,7 @@ type death struct {
 
 // die writes the last step of an instance at the request of its application. The runner removes the
 // instance afterwards.
-func (r end) die(ctx context.Context, q deathAsked) death {
+func (r *runner) die(ctx context.Context, q deathAsked) death {
 	asked, cancel := context.WithCancel(q.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -262,18 +261,18 @@ func (r end) die(ctx context.Context, q deathAsked) death {
 	}
 	const why = "its state is in main"
 	now := r.a.Clock.Now()
-	known := r.a.record(r.id)
+	known := r.a.records.record(r.id)
 	inst := r.inst
 	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk || inst.Walk
 	if inst.Phase == pando.PhaseDraining {
 		inst = inst.Become(pando.PhaseDrained, now, "its application reports that it is drained")
 	}
 	inst = inst.Become(pando.PhaseMerged, now, why)
-	intent := r.a.intent(r.runner, pando.VerbDie, q.inputs)
+	intent := r.a.intent(r, pando.VerbDie, q.inputs)
 	intent.Instance = r.id
 	intent = intent.Become(pando.IntentAsked, now, reasonOf(q.ask)).
 		Become(pando.IntentGranted, now, why).Become(pando.IntentMerged, now, why)
-	_, err := r.a.commit(asked, pando.Txn{
+	_, err := r.a.records.commit(asked, pando.Txn{
 		If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent},
 	})
 	failpoint.Hit("die merged")
@@ -287,7 +286,7 @@ func (r end) die(ctx context.Context, q deathAsked) death {
 
 // mayDie refuses death before halt, with flows left, and until the merge of the instance's state is
 // durable.
-func (r end) mayDie(ctx context.Context) error {
+func (r *runner) mayDie(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -296,12 +295,12 @@ func (r end) mayDie(ctx context.Context) error {
 		return err
 	}
 	if r.box != nil && phase == pando.PhaseDraining {
-		r.wire.awaitTable(ctx)
-		if steered, err := r.wire.inForce(); !steered {
+		r.awaitTable(ctx)
+		if steered, err := r.tableInForce(); !steered {
 			return fmt.Errorf("die %w: new flows still come to it; ask again: %w",
 				pando.ErrRefused, cmp.Or(err, ctx.Err()))
 		}
-		n, err := r.openFlows(ctx)
+		n, err := r.countOpenFlows(ctx)
 		if err != nil {
 			return fmt.Errorf("die %w: its open flows cannot be counted; ask again: %w",
 				pando.ErrRefused, err)
@@ -325,8 +324,8 @@ func (r end) mayDie(ctx context.Context) error {
 	return nil
 }
 
-// openFlows counts the flows at the VIP, and the sockets that chose at connect.
-func (r end) openFlows(ctx context.Context) (int, error) {
+// countOpenFlows counts the flows at the VIP, and the sockets that chose at connect.
+func (r *runner) countOpenFlows(ctx context.Context) (int, error) {
 	n, err := r.box.Flows(ctx)
 	if n > 0 || err != nil || !(tables{r.a}).choosesAtConnect(r.service) {
 		return n, err

@@ -29,30 +29,30 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 		a.leaveBy = a.Clock.Now().Add(drain)
 		return a.leaveBy.Add(settleMax + a.longestStop())
 	}
-	a.mu.Lock()
+	a.records.mu.Lock()
 	orderBy, begun := a.Clock.Now().Add(orderWaitMax), false
 	bound := from()
-	a.mu.Unlock()
+	a.records.mu.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
-	a.wakeAll()                                   // drains end at leaveBy at the latest
+	a.crews.wakeAll()                             // drains end at leaveBy at the latest
 	if _, err := a.joinOnce(writes); err != nil { // sets Leaving in the host's record
 		return a.here(), err
 	}
 	for {
-		a.mu.Lock()
-		host, joined := a.world.Hosts[a.Host.Name]
-		begun = begun || ordered(a.world, a.everyRunner())
+		a.records.mu.Lock()
+		host, joined := a.records.world.Hosts[a.Host.Name]
+		begun = begun || ordered(a.records.world, a.crews.everyRunner())
 		if !begun && a.Clock.Now().Before(orderBy) {
 			bound = from()
 		}
-		left, changed := len(a.runners), a.changed
-		a.mu.Unlock()
-		if joined && host.V.Leaving && left == 0 && a.handedOver() && a.routing.quiet() ||
+		left, changed := len(a.crews.runners), a.records.changed
+		a.records.mu.Unlock()
+		if joined && host.V.Leaving && left == 0 && a.heralding.handedOver() && a.routing.quiet() ||
 			a.Clock.Now().After(bound) {
 			return left, nil
 		}
-		if err := a.awaitChange(ctx, changed, leaveLook); err != nil {
+		if err := a.records.awaitChange(ctx, changed, leaveLook); err != nil {
 			return left, err
 		}
 	}
@@ -68,21 +68,21 @@ func ordered(w *world.World, all []*runner) bool {
 
 // leavesBy returns the deadline for connections when the host leaves, or zero if it stays.
 func (a *Agent) leavesBy() time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
 	return a.leaveBy
 }
 
 func (a *Agent) here() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.runners)
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	return len(a.crews.runners)
 }
 
 // longestStop returns the longest stop time of any instance here. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
-	for _, r := range a.everyRunner() {
-		spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
+	for _, r := range a.crews.everyRunner() {
+		spec, _ := a.records.world.SpecOf(r.service, r.shown.inst.Revision)
 		most = max(most, pando.Seconds(spec.StopSeconds))
 	}
 	return most

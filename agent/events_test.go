@@ -78,7 +78,7 @@ func TestDrainedComesAgainUntilTheInstanceDies(t *testing.T) {
 		b.serving("web-1", 1)
 		ctx, cancel := context.WithCancel(b.ctx)
 		defer cancel()
-		news, err := b.agent.Events(ctx, "web-1", 0)
+		news, err := b.agent.self.Events(ctx, "web-1", 0)
 		b.ok(err)
 		var times atomic.Int64
 		go func() {

@@ -35,11 +35,11 @@ func (w *window) enter(ctx context.Context) (*share.Hold[pando.Tenant], error) {
 func (w *window) Exec(
 	ctx context.Context, i pando.InstanceID, s pando.SessionSpec,
 ) (io.ReadWriteCloser, error) {
-	r, err := w.agent.runner(i)
+	r, err := w.agent.crews.runner(i)
 	if err != nil {
 		return nil, err
 	}
-	now := w.agent.statusOf(r)
+	now := w.agent.crews.statusOf(r)
 	if !now.runs {
 		return nil, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, i)
 	}

@@ -27,7 +27,7 @@ func (t *tally) pushed(r pando.MergeResult, err error) {
 func (w *window) HostFigures(ctx context.Context) (f pando.HostFigures, err error) {
 	a := w.agent
 	f = pando.HostFigures{
-		Host: a.Host.Name, Version: a.Host.Version, Steering: a.steering.Figures(),
+		Host: a.Host.Name, Version: a.Host.Version, Steering: a.crews.steering.Figures(),
 		LeasesLost: a.tally.leasesLost.Load(), Merges: a.tally.merges.Load(),
 		MergesFailed: a.tally.mergesFailed.Load(), Conflicts: a.tally.conflicts.Load(),
 	}

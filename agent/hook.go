@@ -26,19 +26,19 @@ type hookEnded struct {
 
 func (hookEnded) isMessage() {}
 
-// recover runs the hook recover of an instance, then waits for control's order.
-func (r *birth) recover(
+// runRecoverHook runs the hook recover of an instance, then waits for control's order.
+func (r *runner) runRecoverHook(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
 ) time.Duration {
-	if i.Position != "" || r.hooking.begun {
+	if i.Position != "" || r.birth.hooking.begun {
 		return 0 // an order or hookEnded wakes it
 	}
-	box, wait := r.begin(ctx, i, svc, spec)
+	box, wait := r.makeSandbox(ctx, i, svc, spec)
 	if box == nil {
 		return wait
 	}
-	r.hooking = hooking{begun: true, box: box}
-	r.runner.end.left = box // an instance that ends meanwhile removes it
+	r.birth.hooking = hooking{begun: true, box: box}
+	r.end.left = box // an instance that ends meanwhile removes it
 	r.explain("its hook recover runs: " + strings.Join(spec.Command, " "))
 	limit := pando.Seconds(spec.Hooks.SecondsMax)
 	r.a.spawn(func(ctx context.Context) {
@@ -66,17 +66,17 @@ func (r *birth) recover(
 	return 0
 }
 
-// clear removes the sandbox of a hook that could not be removed at its end. No other sandbox of the
+// removeHookSandbox removes the sandbox of a hook that could not be removed at its end. No other sandbox of the
 // instance begins before that. It returns the wait before the next attempt, or 0.
-func (r *birth) clear(ctx context.Context) time.Duration {
-	left := r.runner.end.left
-	if left == nil || r.hooking.begun {
+func (r *runner) removeHookSandbox(ctx context.Context) time.Duration {
+	left := r.end.left
+	if left == nil || r.birth.hooking.begun {
 		return 0
 	}
 	if err := left.Remove(ctx); err != nil {
 		return r.again(ctx, "remove the sandbox of a hook", err)
 	}
-	r.runner.end.left = nil
+	r.end.left = nil
 	return 0
 }
 
@@ -87,10 +87,10 @@ func (r *runner) explain(reason string) {
 	r.show()
 }
 
-// hooked takes the result of the hook recover.
-func (r *birth) hooked(ctx context.Context, m hookEnded) {
-	box := r.hooking.box
-	if r.hooking = (hooking{}); box == nil || r.runner.end.left != box {
+// endRecoverHook takes the result of the hook recover.
+func (r *runner) endRecoverHook(ctx context.Context, m hookEnded) {
+	box := r.birth.hooking.box
+	if r.birth.hooking = (hooking{}); box == nil || r.end.left != box {
 		return // the instance is on its way out
 	}
 	lines := box.LastLines(20)
@@ -98,7 +98,7 @@ func (r *birth) hooked(ctx context.Context, m hookEnded) {
 		r.a.Log.Warn("remove the sandbox of a hook: it is tried again before the program starts",
 			"instance", r.id, "error", err)
 	} else {
-		r.runner.end.left = nil
+		r.end.left = nil
 	}
 	if r.inst.Phase != pando.PhasePlaced {
 		return
@@ -134,8 +134,8 @@ func positionIn(lines []string) (pando.Position, error) {
 }
 
 // failHook fails the instance because of its hook or a check, with their last lines as evidence.
-func (r *birth) failHook(reason string, lines []string) {
-	d := r.a.decision(r.runner, pando.DecidedFailed, reason, nil)
+func (r *runner) failHook(reason string, lines []string) {
+	d := r.a.decision(r, pando.DecidedFailed, reason, nil)
 	d.Lines = lines
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
@@ -156,12 +156,12 @@ func (r *runner) lead(term int64) {
 	r.show()
 }
 
-// joined runs the hook joined of an instance that is ready otherwise.
-func (r *birth) joined(ctx context.Context, spec pando.Spec, box pando.Sandbox) error {
+// runJoinedHook runs the hook joined of an instance that is ready otherwise.
+func (r *runner) runJoinedHook(ctx context.Context, spec pando.Spec, box pando.Sandbox) error {
 	if len(spec.Hooks.Joined) == 0 {
 		return nil
 	}
-	left := r.deadline.Sub(r.a.Clock.Now())
+	left := r.birth.deadline.Sub(r.a.Clock.Now())
 	limit := max(time.Second, min(pando.Seconds(spec.Hooks.SecondsMax), left))
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

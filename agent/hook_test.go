@@ -15,16 +15,16 @@ import (
 func TestAnOrdinalLeads(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		if err := b.agent.Lead(b.ctx, "web-1", 3); !errors.Is(err, pando.ErrRefused) {
+		if err := b.agent.self.Lead(b.ctx, "web-1", 3); !errors.Is(err, pando.ErrRefused) {
 			t.Errorf("an instance that is no ordinal leads: %v", err)
 		}
 		i := b.world().Instances["web-1"].V
 		i.ID, i.Ordinal, i.Phase = "web-2", 2, pando.PhasePlaced
 		b.put(i)
-		b.ok(b.agent.Ready(b.ctx, "web-2"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-2"))
 		b.pass(time.Second)
 		for _, term := range []int64{3, 3, 4, 0} {
-			b.ok(b.agent.Lead(b.ctx, "web-2", term))
+			b.ok(b.agent.self.Lead(b.ctx, "web-2", term))
 			b.pass(time.Second)
 			if got := b.world().Instances["web-2"].V.Term; got != term {
 				t.Errorf("the record has term %d, want %d", got, term)

@@ -19,18 +19,18 @@ type fetching struct {
 	err         error
 }
 
-// fetch begins to bring the files that a start lacks, and imagePulled wakes the runner. The pull ends
+// fetchFiles begins to bring the files that a start lacks, and imagePulled wakes the runner. The pull ends
 // with the instance. It returns an error if they cannot be had.
-func (r *birth) fetch(files pando.Image) error {
+func (r *runner) fetchFiles(files pando.Image) error {
 	switch {
-	case r.fetching.done && r.fetching.err == nil:
+	case r.birth.fetching.done && r.birth.fetching.err == nil:
 		return fmt.Errorf("%w: %s came to this host and is gone again", pando.ErrNotReady,
 			files.Reference)
-	case r.fetching.begun:
-		return r.fetching.err
+	case r.birth.fetching.begun:
+		return r.birth.fetching.err
 	}
-	r.fetching.begun, r.fetching.reference = true, files.Reference
-	r.fetches("")
+	r.birth.fetching.begun, r.birth.fetching.reference = true, files.Reference
+	r.explainFetch("")
 	r.a.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -47,9 +47,9 @@ func (r *birth) fetch(files pando.Image) error {
 	return nil
 }
 
-// fetches records that the image of an instance is on its way, and what its pull waits for.
-func (r *birth) fetches(what string) {
-	r.inst.Reason = "its image is on the way: " + r.fetching.reference
+// explainFetch records that the image of an instance is on its way, and what its pull waits for.
+func (r *runner) explainFetch(what string) {
+	r.inst.Reason = "its image is on the way: " + r.birth.fetching.reference
 	if what != "" {
 		r.inst.Reason += "; it waits for " + what
 	}
@@ -60,10 +60,10 @@ func (r *birth) fetches(what string) {
 // imageHosts returns the other hosts that may have an image: the one that read it, then the others
 // by name.
 func (a *Agent) imageHosts(i pando.Image) []pando.Host {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
 	var out []pando.Host
-	for _, h := range a.world.Hosts {
+	for _, h := range a.records.world.Hosts {
 		if h.V.Name != a.Host.Name {
 			out = append(out, h.V)
 		}
@@ -82,17 +82,17 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 
 // HasHostAt reports whether a host of the cluster has an address.
 func (a *Agent) HasHostAt(at netip.Addr) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.world.HasHostAt(at)
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	return a.records.world.HasHostAt(at)
 }
 
 // ImagesInUse returns the digests of images and bundles that a revision known to this host has.
 func (a *Agent) ImagesInUse() map[string]bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
 	out := map[string]bool{}
-	for _, i := range a.world.Instances {
+	for _, i := range a.records.world.Instances {
 		if i.V.From != "" {
 			out[i.V.From] = true
 		}
@@ -100,7 +100,7 @@ func (a *Agent) ImagesInUse() map[string]bool {
 	for _, digest := range a.seeds.used() {
 		out[digest] = true
 	}
-	for _, revisions := range a.world.Revisions {
+	for _, revisions := range a.records.world.Revisions {
 		for _, r := range revisions {
 			if d := r.V.Spec.Files().Digest; d != "" {
 				out[d] = true
@@ -110,12 +110,12 @@ func (a *Agent) ImagesInUse() map[string]bool {
 	return out
 }
 
-// begin makes the sandbox of an instance once everything that it needs is here.
-func (r *birth) begin(
+// makeSandbox makes the sandbox of an instance once everything that it needs is here.
+func (r *runner) makeSandbox(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
 ) (pando.Sandbox, time.Duration) {
 	if len(spec.Configs) > 0 {
-		r.a.crews.follow(r.runner, spec)
+		r.a.crews.follow(r, spec)
 	}
 	g, lacks, err := r.a.supply(ctx, start{inst: i, svc: svc, spec: spec})
 	defer func() { g.done() }()
@@ -124,14 +124,14 @@ func (r *birth) begin(
 	case lacks.secrets != nil:
 		return nil, r.awaitSecrets(ctx, lacks.secrets)
 	case !lacks.none():
-		if err = r.fetch(lacks.files); err == nil {
+		if err = r.fetchFiles(lacks.files); err == nil {
 			return nil, 0
 		}
 	}
 	var box pando.Sandbox
 	if r.begun = true; err == nil {
 		r.show()
-		box, err = r.grow(ctx, g)
+		box, err = r.startSandbox(ctx, g)
 	}
 	if err == nil && i.From != "" {
 		r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": i.From})

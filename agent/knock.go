@@ -81,11 +81,11 @@ func (a knocks) wake(ctx context.Context, s pando.ServiceKey) error {
 	}.Become(pando.IntentAsked, now, knocking)
 	ahead := a.agent.preparer.prepare(&intent)
 	defer ahead.settle()
-	if err := a.agent.submit(ctx, intent, ahead.begin); err != nil {
+	if err := a.agent.self.submit(ctx, intent, ahead.begin); err != nil {
 		return err
 	}
-	defer a.agent.dismiss(&intent)
-	intent, err := a.agent.awaitIntent(ctx, intent, answered)
+	defer a.agent.self.dismiss(&intent)
+	intent, err := a.agent.self.awaitIntent(ctx, intent, answered)
 	if err == nil && intent.State == pando.IntentRefused {
 		err = errors.New(intent.Reason)
 	}

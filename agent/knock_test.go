@@ -36,7 +36,7 @@ func TestAPacketStartsTheFirstInstance(t *testing.T) {
 		if asks != 1 || len(b.sandboxes.All()) != 1 {
 			t.Fatalf("%d asks, %d sandboxes", asks, len(b.sandboxes.All()))
 		}
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		synctest.Wait()
 		b.phase("web-1", pando.PhaseInRotation)
 		b.steering.Knock(web)

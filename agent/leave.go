@@ -28,7 +28,6 @@ const (
 
 // leave takes an instance out: it waits for its flows and for its program.
 type leave struct {
-	*runner
 	ordered   time.Time // when this agent learned that it leaves, or zero
 	counting  flows.Schedule
 	uncounted time.Time // since when its flows cannot be counted, or zero
@@ -41,44 +40,44 @@ type leave struct {
 }
 
 // drain waits until the last flow ends or a bound of the drain is reached.
-func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	now := r.a.Clock.Now()
-	if r.ordered.IsZero() {
-		r.ordered = now
+	if r.leave.ordered.IsZero() {
+		r.leave.ordered = now
 		if was := r.inst.Ordered; !was.IsZero() && was.Before(now) { // the agent starts again
-			r.ordered = was
+			r.leave.ordered = was
 		}
 	}
 	if box == nil || r.exited != nil {
-		r.drained("the program is not there any more")
+		r.endDrain("the program is not there any more")
 		return atOnce
 	}
 	if i.Warm || i.Run != nil {
-		r.drained("it never took a flow")
+		r.endDrain("it never took a flow")
 		return atOnce
 	}
-	steered, unsteered := r.wire.inForce()
+	steered, unsteered := r.tableInForce()
 	if !steered && unsteered == nil {
 		return retryWait // new flows may still come: the table wakes it
 	}
-	if steered && r.closed.IsZero() {
-		r.closed = now
-		r.counting.CountAgain()
+	if steered && r.leave.closed.IsZero() {
+		r.leave.closed = now
+		r.leave.counting.CountAgain()
 	}
-	spent := now.Sub(r.ordered)
-	if r.counting.Proven && r.counting.Flows == 0 {
-		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
+	spent := now.Sub(r.leave.ordered)
+	if r.leave.counting.Proven && r.leave.counting.Flows == 0 {
+		r.endDrain(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
 		return atOnce
 	}
 	r.recount(ctx, box, now)
-	look := min(r.counting.UntilLook(now, spent), r.report(ctx, box, now))
+	look := min(r.leave.counting.UntilLook(now, spent), r.reportWait(ctx, box, now))
 	for _, end := range r.drainEnds(i) {
 		left := end.at.Sub(now)
 		if left <= 0 {
 			ended := r.endedText(ctx, box)
-			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd, end.why+": "+ended,
-				map[string]float64{"flows": float64(r.counting.Flows)})
-			r.drained(end.why + ", " + ended)
+			r.a.decide(ctx, r, pando.DecidedDrainEnd, end.why+": "+ended,
+				map[string]float64{"flows": float64(r.leave.counting.Flows)})
+			r.endDrain(end.why + ", " + ended)
 			return atOnce
 		}
 		look = min(look, left)
@@ -88,44 +87,44 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 
 // recount asks for a count of the instance's flows if one is due. The number of the last count holds
 // until then.
-func (r *leave) recount(ctx context.Context, box pando.Sandbox, now time.Time) {
+func (r *runner) recount(ctx context.Context, box pando.Sandbox, now time.Time) {
 	ends, err := r.a.Steering.Ends(ctx, r.service, r.id)
 	if err != nil {
-		ends = r.counting.Ends // the sockets know
+		ends = r.leave.counting.Ends // the sockets know
 	}
-	wait, prompt := r.counting.UntilCount(now, ends)
-	if wait > 0 || r.counting.Asked {
+	wait, prompt := r.leave.counting.UntilCount(now, ends)
+	if wait > 0 || r.leave.counting.Asked {
 		return
 	}
-	r.counting.Asked = true
+	r.leave.counting.Asked = true
 	r.a.counts.Queue(flows.Ask{Instance: r.id, Box: box,
 		Answer: func(n flows.Count) { r.post(flowsCounted{n}) }}, prompt)
 }
 
-// receive applies the result of a count. A count from before the table without the instance proves
+// noteCount applies the result of a count. A count from before the table without the instance proves
 // nothing, because new flows came. Neither does a count of zero without that table.
-func (r *leave) receive(ctx context.Context, m flowsCounted) {
+func (r *runner) noteCount(ctx context.Context, m flowsCounted) {
 	now := r.a.Clock.Now()
-	r.counting.Note(now, m.count)
-	r.counting.Proven = m.count.Err == nil && !r.closed.IsZero() && !m.count.Began.Before(r.closed)
-	if !r.closed.IsZero() && m.count.Began.Before(r.closed) {
-		r.counting.CountAgain()
+	r.leave.counting.Note(now, m.count)
+	r.leave.counting.Proven = m.count.Err == nil && !r.leave.closed.IsZero() && !m.count.Began.Before(r.leave.closed)
+	if !r.leave.closed.IsZero() && m.count.Began.Before(r.leave.closed) {
+		r.leave.counting.CountAgain()
 	}
 	err := m.count.Err
-	if _, unsteered := r.wire.inForce(); err == nil && m.count.Flows == 0 {
+	if _, unsteered := r.tableInForce(); err == nil && m.count.Flows == 0 {
 		err = unsteered
 	}
 	switch {
 	case err == nil:
-		r.uncounted, r.unknown = time.Time{}, nil
+		r.leave.uncounted, r.leave.unknown = time.Time{}, nil
 	case ctx.Err() != nil || !r.inst.Phase.Leaving():
-	case r.uncounted.IsZero():
-		r.uncounted = now
+	case r.leave.uncounted.IsZero():
+		r.leave.uncounted = now
 		r.a.Log.Warn("the flows of a draining instance cannot be counted; it is tried again",
 			"instance", r.id, "error", err)
 		fallthrough
 	default:
-		r.unknown = err
+		r.leave.unknown = err
 	}
 }
 
@@ -137,7 +136,7 @@ type drainEnd struct {
 
 // drainEnds returns the bounds of a drain. That of the spec runs from the moment at which this agent
 // learned of the order, by its own clock: the clock of the host that gave the order may be off.
-func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
+func (r *runner) drainEnds(i pando.Instance) (ends []drainEnd) {
 	end := func(at time.Time, format string, about ...any) {
 		ends = append(ends, drainEnd{at, fmt.Sprintf(format, about...)})
 	}
@@ -145,53 +144,53 @@ func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
 		end(leaveBy, "its host leaves")
 	}
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
-		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", span.Seconds(limit))
+		end(r.leave.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", span.Seconds(limit))
 	}
 	if i.EndNow {
-		end(r.ordered, "an operator ended the drain")
+		end(r.leave.ordered, "an operator ended the drain")
 	}
 	if i.Walk && i.Halt == "" { // it did not answer, and this host wrote Since (takeOut)
 		end(i.Since.Add(unwellDrainMax), "it does not answer, and %s were over", unwellDrainMax)
 	}
-	if r.unknown != nil {
-		end(r.uncounted.Add(countWaitMax),
-			"its flows could not be counted for %s (%v)", countWaitMax, r.unknown)
+	if r.leave.unknown != nil {
+		end(r.leave.uncounted.Add(countWaitMax),
+			"its flows could not be counted for %s (%v)", countWaitMax, r.leave.unknown)
 	}
 	return ends
 }
 
-func (r *leave) drained(reason string) {
+func (r *runner) endDrain(reason string) {
 	r.become(pando.PhaseDrained, reason)
-	r.sayDrained(reason)
+	r.sendDrained(reason)
 }
 
-// sayDrained sends the event drained.
-func (r *leave) sayDrained(reason string) {
-	r.said = r.a.Clock.Now()
-	r.events.send(r.said, pando.EventDrained, map[string]string{"reason": reason})
+// sendDrained sends the event drained.
+func (r *runner) sendDrained(reason string) {
+	r.leave.said = r.a.Clock.Now()
+	r.events.send(r.leave.said, pando.EventDrained, map[string]string{"reason": reason})
 }
 
-// await waits for the application to merge and die. It stops the application after a grace period,
+// awaitDeath waits for the application to merge and die. It stops the application after a grace period,
 // or at once if another party took the instance out and the program reads no events. Then it merges
 // the state for the instance. It repeats the event drained as long as it waits.
-func (r *leave) await(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
-	if box != nil && r.exited == nil && !r.stopped {
+func (r *runner) awaitDeath(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+	if box != nil && r.exited == nil && !r.leave.stopped {
 		if wait := r.patience(i); wait > 0 {
-			if r.a.Clock.Now().Sub(r.said) >= drainedAgain {
-				r.sayDrained(i.Reason)
+			if r.a.Clock.Now().Sub(r.leave.said) >= drainedAgain {
+				r.sendDrained(i.Reason)
 			}
 			return min(wait, drainedAgain)
 		}
-		r.stop(box)
+		r.stopProgram(box)
 		return 0
 	}
-	return r.end.salvage(ctx, i, "merged for it after it stopped")
+	return r.salvage(ctx, i, "merged for it after it stopped")
 }
 
-// stop stops the program in a goroutine of its own, because a program that stops may still call its
+// stopProgram stops the program in a goroutine of its own, because a program that stops may still call its
 // API. The message stopEnded reports the end.
-func (r *leave) stop(box pando.Sandbox) {
-	r.stopping = true
+func (r *runner) stopProgram(box pando.Sandbox) {
+	r.leave.stopping = true
 	warm := r.inst.Warm
 	r.a.spawn(func(ctx context.Context) {
 		if warm {
@@ -204,7 +203,7 @@ func (r *leave) stop(box pando.Sandbox) {
 }
 
 // patience returns how much longer a drained instance may take to die by itself.
-func (r *leave) patience(i pando.Instance) time.Duration {
+func (r *runner) patience(i pando.Instance) time.Duration {
 	if !i.Walk {
 		return dieGrace - r.a.Clock.Now().Sub(i.Since)
 	}

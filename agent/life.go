@@ -19,59 +19,58 @@ const reserveWait = 100 * time.Millisecond
 
 // birth brings an instance from its placement into rotation.
 type birth struct {
-	*runner
 	deadline time.Time // of its start, and then of readiness
 	starting starting
 	wait     time.Duration // before the next probe
 	behind   bool          // its branch does not have the pushes since it was made
 	fetching fetching
 	hooking  hooking
-	seeding
+	seeding  seeding
 }
 
-// start makes the sandbox, or wakes a warm one.
-func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+// startInstance makes the sandbox, or wakes a warm one.
+func (r *runner) startInstance(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if box != nil {
-		return r.resume(ctx, box)
+		return r.wakeReserve(ctx, box)
 	}
 	if wait := reserveWait - r.a.Clock.Now().Sub(r.met); i.Warm && wait > 0 {
 		return wait
 	}
-	if wait := r.clear(ctx); wait > 0 {
+	if wait := r.removeHookSandbox(ctx); wait > 0 {
 		return wait
 	}
 	svc, spec := r.described(i)
 	if spec.Stateful() && i.Run == nil {
 		spec.Entrypoint, spec.Command = nil, spec.Run(i.Start)
 		if i.Start == pando.StartRecover {
-			return r.recover(ctx, i, svc, spec)
+			return r.runRecoverHook(ctx, i, svc, spec)
 		}
 	}
-	box, wait := r.begin(ctx, i, svc, spec)
+	box, wait := r.makeSandbox(ctx, i, svc, spec)
 	if box == nil {
 		return wait
 	}
 	failpoint.Hit("replicate started")
-	r.wire.connect(ctx, i, box)
+	r.connect(ctx, i, box)
 	r.box, r.link = box, box.Link()
 	r.inst.IP4, r.inst.IP6 = r.link.IP4, r.link.IP6
 	r.show()
-	r.bear()
+	r.createBranch()
 	r.serve(box)
 	failpoint.Hit("replicate connected")
-	r.become(pando.PhaseStarting, cmp.Or(r.began, "the program runs"))
+	r.become(pando.PhaseStarting, cmp.Or(r.birth.seeding.began, "the program runs"))
 	return atOnce
 }
 
-// enter moves a ready instance into rotation once its table is in force. Until then the instance
+// enterRotation moves a ready instance into rotation once its table is in force. Until then the instance
 // stays ready. It returns the wait before the next look, or zero if the table wakes the instance.
-func (r *birth) enter(ctx context.Context) time.Duration {
-	steered, err := r.wire.inForce()
+func (r *runner) enterRotation(ctx context.Context) time.Duration {
+	steered, err := r.tableInForce()
 	if steered {
 		r.inst.Hears = r.hears(r.inst)
 		r.become(pando.PhaseInRotation, "steered to on this host")
 		failpoint.Hit("replicate in rotation")
-		r.catchUp(ctx)
+		r.pullState(ctx)
 		return 0
 	}
 	if err == nil {
@@ -84,7 +83,7 @@ func (r *birth) enter(ctx context.Context) time.Duration {
 		r.recorder.add(r.inst, nil)
 		r.show()
 	}
-	r.catchUp(ctx)
+	r.pullState(ctx)
 	return 0
 }
 
@@ -105,7 +104,7 @@ func (r *runner) hears(i pando.Instance) pando.Hearing {
 	return h
 }
 
-func (r *birth) resume(ctx context.Context, box pando.Sandbox) time.Duration {
+func (r *runner) wakeReserve(ctx context.Context, box pando.Sandbox) time.Duration {
 	if !r.awake {
 		if err := box.Resume(ctx); err != nil {
 			r.fail("wake the warm instance: "+err.Error(), nil)
@@ -115,26 +114,26 @@ func (r *birth) resume(ctx context.Context, box pando.Sandbox) time.Duration {
 	r.awake = false
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
-	r.behind = true
+	r.birth.behind = true
 	return atOnce
 }
 
-// catchUp brings the state of an instance from the reserve up to date. It may wait for the disk, so
+// pullState brings the state of an instance from the reserve up to date. It may wait for the disk, so
 // it runs after the instance is steered to.
-func (r *birth) catchUp(ctx context.Context) {
-	if !r.behind {
+func (r *runner) pullState(ctx context.Context) {
+	if !r.birth.behind {
 		return
 	}
-	r.behind = false
+	r.birth.behind = false
 	_, err := r.a.branches.Pull(ctx, r.service, r.id)
 	if err != nil && !errors.Is(err, branch.ErrNoState) {
 		r.a.Log.Error("bring a warm instance's state up to date", "instance", r.id, "error", err)
 	}
 }
 
-// bear creates the instance's branch of the state durably while the program starts. Users of the
+// createBranch creates the instance's branch of the state durably while the program starts. Users of the
 // branch wait for it.
-func (r *birth) bear() {
+func (r *runner) createBranch() {
 	r.a.spawn(r.a.branches.Bear(r.service, r.id, r.inst.Revision))
 }
 
@@ -146,7 +145,7 @@ const (
 )
 
 // awaitReady waits for the instance to be ready by the means in its spec.
-func (r *birth) awaitReady(
+func (r *runner) awaitReady(
 	ctx context.Context, i pando.Instance, box pando.Sandbox,
 ) time.Duration {
 	if box == nil {
@@ -157,7 +156,7 @@ func (r *birth) awaitReady(
 		return 0 // it takes no flows
 	}
 	spec := r.spec()
-	if wait, over := r.startup(ctx, i, spec, box); !over {
+	if wait, over := r.probeStartup(ctx, i, spec, box); !over {
 		return wait
 	}
 	now := r.a.Clock.Now()
@@ -173,7 +172,7 @@ func (r *birth) awaitReady(
 		}
 	}
 	if ready {
-		if err := r.joined(ctx, spec, box); err != nil {
+		if err := r.runJoinedHook(ctx, spec, box); err != nil {
 			ready, answer = false, err.Error()
 		}
 	}
@@ -188,21 +187,21 @@ func (r *birth) awaitReady(
 		}
 		r.become(pando.PhaseWarm, "in reserve")
 		return 0
-	case ready && r.sow(i, spec):
+	case ready && r.storeSeed(i, spec):
 		return 0 // seedTaken wakes it
 	case ready:
 		after := now.Sub(r.born()).Round(100 * time.Microsecond)
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", after))
 		return atOnce
-	case !now.Before(r.deadline):
+	case !now.Before(r.birth.deadline):
 		limit := spec.Health.ReadySecondsMax
 		r.fail(fmt.Sprintf("not ready within %s: %s", span.Seconds(limit), answer), nil)
 		return time.Millisecond
 	case !r.wire.connected:
-		return min(retryWait, r.deadline.Sub(now))
+		return min(retryWait, r.birth.deadline.Sub(now))
 	case !probed && !joins:
-		return r.deadline.Sub(now)
+		return r.birth.deadline.Sub(now)
 	}
-	r.wait = min(r.wait*2, probeWaitMax)
-	return r.wait
+	r.birth.wait = min(r.birth.wait*2, probeWaitMax)
+	return r.birth.wait
 }

@@ -20,26 +20,25 @@ const (
 
 // watch looks after an instance that serves or is in reserve.
 type watch struct {
-	*runner
-	probed time.Time // the time of the last probe
-	falls  int       // probes that failed in a row
-	spared bool      // it keeps its share although it does not answer, and that is recorded
-	overload
+	probed   time.Time // the time of the last probe
+	falls    int       // probes that failed in a row
+	spared   bool      // it keeps its share although it does not answer, and that is recorded
+	overload overload
 }
 
-// live sends the live probe of the spec to an instance in rotation. It reports an instance that does
+// watchHealth sends the live probe of the spec to an instance in rotation. It reports an instance that does
 // not answer, and control replaces it: only control knows how many of the service are out on all
 // hosts. Overload is not death.
-func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
+func (r *runner) watchHealth(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	soon := time.Duration(0)
 	if i.Phase == pando.PhaseReady {
-		soon = r.birth.enter(ctx)
+		soon = r.enterRotation(ctx)
 	}
 	if !r.wire.connected { // a former agent connected it, and this one failed to connect it again
 		return retryWait
 	}
 	if i.Phase == pando.PhaseWarm {
-		return r.doze(ctx, box)
+		return r.dozeInReserve(ctx, box)
 	}
 	spec := r.spec()
 	if spec.Health.Live.Kind == pando.ProbeExplicit {
@@ -50,43 +49,43 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 	}
 	now := r.a.Clock.Now()
 	every := pando.Seconds(spec.Health.IntervalSeconds)
-	if since := now.Sub(r.probed); since < every {
+	if since := now.Sub(r.watch.probed); since < every {
 		return every - since
 	}
-	r.probed = now
+	r.watch.probed = now
 	err := r.probe(ctx, spec.Health.Live, spec.Health.TimeoutSeconds, spec, box)
 	if e, ok := spec.External(i.Ordinal); ok {
 		r.judgeExternal(ctx, e, spec.Health.Fall, err)
 		return every
 	}
-	busy := r.overloaded(ctx, box, err)
+	busy := r.isOverloaded(ctx, box, err)
 	r.answers.overload(busy)
 	if busy {
-		r.lighten(err)
+		r.lowerWeight(err)
 		return every
 	}
 	if err == nil {
-		r.falls = 0
-		r.recovered()
-		r.listens()
-		r.share(wholeWeight, "it answers its live probes again")
+		r.watch.falls = 0
+		r.clearUnwell()
+		r.updateHears()
+		r.setWeight(wholeWeight, "it answers its live probes again")
 		return every
 	}
-	if r.falls++; 2*r.falls >= spec.Health.Fall {
-		r.share(unwellWeight, fmt.Sprintf("a quarter of its share of new flows, while its live probes "+
+	if r.watch.falls++; 2*r.watch.falls >= spec.Health.Fall {
+		r.setWeight(unwellWeight, fmt.Sprintf("a quarter of its share of new flows, while its live probes "+
 			"fail: %v", err))
 	}
-	if r.falls < spec.Health.Fall {
+	if r.watch.falls < spec.Health.Fall {
 		return every
 	}
-	r.falls = 0
-	r.report(fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err))
+	r.watch.falls = 0
+	r.reportUnwell(fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err))
 	return every
 }
 
-// share gives an instance in rotation another share of new flows. An overloaded one recovers with
+// setWeight gives an instance in rotation another share of new flows. An overloaded one recovers with
 // less of them, before it is taken out. Its established flows stay.
-func (r *watch) share(weight int, reason string) {
+func (r *runner) setWeight(weight int, reason string) {
 	if r.inst.Phase != pando.PhaseInRotation || r.inst.Weight == weight {
 		return
 	}
@@ -95,14 +94,14 @@ func (r *watch) share(weight int, reason string) {
 	r.show()
 }
 
-// report marks an instance that does not answer, for control. That is no failure of the instance,
+// reportUnwell marks an instance that does not answer, for control. That is no failure of the instance,
 // so its replacement starts without a back-off. A new revision on trial has failed: its rollout ends.
-func (r *watch) report(reason string) {
+func (r *runner) reportUnwell(reason string) {
 	if r.inst.Phase != pando.PhaseInRotation || r.inst.Unwell != "" {
 		return
 	}
-	d := r.a.decision(r.runner, pando.DecidedUnhealthy, reason, nil)
-	svc, _ := r.a.service(r.service, r.inst.Revision)
+	d := r.a.decision(r, pando.DecidedUnhealthy, reason, nil)
+	svc, _ := r.a.records.service(r.service, r.inst.Revision)
 	if svc.Target != svc.Current && r.inst.Revision == svc.Target {
 		d.Kind, d.Reason = pando.DecidedFailed, oneLine(reason, evidenceBytesMax)
 		r.becomeFor(pando.PhaseFailed, d.Reason, &d)
@@ -113,8 +112,8 @@ func (r *watch) report(reason string) {
 	r.show()
 }
 
-// listens records a change of the address families by which the instance accepts.
-func (r *watch) listens() {
+// updateHears records a change of the address families by which the instance accepts.
+func (r *runner) updateHears() {
 	if h := r.hears(r.inst); h != r.inst.Hears {
 		r.inst.Hears = h
 		r.recorder.add(r.inst, nil)
@@ -122,8 +121,8 @@ func (r *watch) listens() {
 	}
 }
 
-// recovered takes back the report about an instance that answers again.
-func (r *watch) recovered() {
+// clearUnwell takes back the report about an instance that answers again.
+func (r *runner) clearUnwell() {
 	if r.inst.Unwell == "" {
 		return
 	}
@@ -132,8 +131,8 @@ func (r *watch) recovered() {
 	r.show()
 }
 
-// doze pauses an instance in reserve unless an ask on its way may claim it.
-func (r *watch) doze(ctx context.Context, box pando.Sandbox) time.Duration {
+// dozeInReserve pauses an instance in reserve unless an ask on its way may claim it.
+func (r *runner) dozeInReserve(ctx context.Context, box pando.Sandbox) time.Duration {
 	called := r.called > 0
 	if called == r.awake {
 		return 0

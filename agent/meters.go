@@ -23,9 +23,9 @@ func isMeasured(e pando.Endpoints) bool {
 func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 	t, _ := tables(m).Table(s)
 	a := m.a
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	e, ok := a.world.Endpoints[s]
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	e, ok := a.records.world.Endpoints[s]
 	if !ok || !isMeasured(e.V) {
 		return out, false
 	}
@@ -57,9 +57,9 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 
 // Ingress implements meter.Source.
 func (m measured) Ingress() (place, hosts int) {
-	m.a.mu.Lock()
-	defer m.a.mu.Unlock()
-	names := slices.Sorted(maps.Keys(m.a.world.Hosts))
+	m.a.records.mu.Lock()
+	defer m.a.records.mu.Unlock()
+	names := slices.Sorted(maps.Keys(m.a.records.world.Hosts))
 	place, _ = slices.BinarySearch(names, m.a.Host.Name)
 	return place, len(names)
 }
@@ -94,7 +94,7 @@ func (w *window) Counters(ctx context.Context) ([]pando.EndpointCounters, error)
 		c := &all[n]
 		c.Open, c.Host = open[c.Instance], a.Host.Name
 		m, known := a.meter.Of(c.Instance)
-		m.Instance, m.Service, m.Metrics = c.Instance, c.Service, a.metricsOf(c.Instance)
+		m.Instance, m.Service, m.Metrics = c.Instance, c.Service, a.crews.metricsOf(c.Instance)
 		if known || len(m.Metrics) > 0 {
 			c.Meter = &m
 		}

@@ -43,7 +43,7 @@ const handWaitMax = 5 * time.Second
 
 // Depart implements pando.HostAgent.
 func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, error) {
-	r, err := d.a.runner(m.Instance.ID)
+	r, err := d.a.crews.runner(m.Instance.ID)
 	if err != nil {
 		return pando.Arrival{}, err
 	}
@@ -106,7 +106,7 @@ func (d *departures) begin(ctx context.Context, r *runner, m pando.Move) error {
 func (d *departures) send(
 	ctx context.Context, r *runner, m pando.Move,
 ) (out pando.Arrival, err error) {
-	box := d.a.statusOf(r).box
+	box := d.a.crews.statusOf(r).box
 	if box == nil {
 		return out, fmt.Errorf("%w: its program does not run", pando.ErrConflict)
 	}
@@ -188,7 +188,7 @@ func (d *departures) stay(r *runner, m pando.Move, answered bool) {
 				return
 			}
 		}
-		if d.a.record(r.id).Modified == 0 {
+		if d.a.records.record(r.id).Modified == 0 {
 			return // it is on the other host
 		}
 		if answered {
@@ -207,18 +207,18 @@ func (d *departures) unmark(ctx context.Context, r *runner) error {
 		if err := r.recorder.flush(ctx); err != nil {
 			return err
 		}
-		v := d.a.record(r.id)
+		v := d.a.records.record(r.id)
 		if v.Modified == 0 || v.V.Move == nil {
 			return nil
 		}
-		if err := d.a.awaitChange(ctx, d.a.nextChange(), retryWait); err != nil {
+		if err := d.a.records.awaitChange(ctx, d.a.records.nextChange(), retryWait); err != nil {
 			return err
 		}
 	}
 }
 
 func (d *departures) resume(ctx context.Context, r *runner) {
-	if box := d.a.statusOf(r).box; box != nil {
+	if box := d.a.crews.statusOf(r).box; box != nil {
 		if err := box.Resume(ctx); err != nil {
 			d.a.Log.Error("continue an instance that stays", "instance", r.id, "error", err)
 		}
@@ -227,10 +227,10 @@ func (d *departures) resume(ctx context.Context, r *runner) {
 
 // handOver sends the packets that came for a program after it stopped to its new host.
 func (d *departures) handOver(r *runner, box pando.Sandbox) {
-	d.a.mu.Lock()
+	d.a.records.mu.Lock()
 	m, ok := d.to[r.id]
 	delete(d.to, r.id)
-	d.a.mu.Unlock()
+	d.a.records.mu.Unlock()
 	if !ok {
 		return // the sandbox counts them
 	}
@@ -250,12 +250,12 @@ func (d *departures) handOver(r *runner, box pando.Sandbox) {
 
 // Moving implements pando.HostAgent.
 func (d *departures) Moving(_ context.Context, id string) (bool, error) {
-	d.a.mu.Lock()
-	defer d.a.mu.Unlock()
-	if d.a.world.Seen == 0 {
+	d.a.records.mu.Lock()
+	defer d.a.records.mu.Unlock()
+	if d.a.records.world.Seen == 0 {
 		return false, fmt.Errorf("%w: this agent has no records yet", pando.ErrNotReady)
 	}
-	for _, v := range d.a.world.On(d.a.Host.Name) {
+	for _, v := range d.a.records.world.On(d.a.Host.Name) {
 		if v.Move != nil && v.Move.ID == id {
 			return true, nil
 		}
@@ -304,7 +304,7 @@ func (d *departures) mark(r *runner, q departs) {
 	}
 	mark := q.move.MoveMark
 	r.moving, r.inst.Move = true, &mark
-	d.a.read(func(*world.World) { d.to[r.id] = q.move })
+	d.a.records.read(func(*world.World) { d.to[r.id] = q.move })
 	r.recorder.add(r.inst, nil)
 	r.show()
 	q.answer <- nil
@@ -313,7 +313,7 @@ func (d *departures) mark(r *runner, q departs) {
 // clear takes the mark of a move away. Its runner calls it.
 func (d *departures) clear(r *runner) {
 	r.inst.Move = nil
-	d.a.read(func(*world.World) { delete(d.to, r.id) })
+	d.a.records.read(func(*world.World) { delete(d.to, r.id) })
 	r.recorder.add(r.inst, nil)
 	r.show()
 }

@@ -26,10 +26,10 @@ type overload struct {
 	since time.Time     // of the first look without an answer; zero: it answers
 }
 
-// overloaded reports whether a failed probe shows overload: the instance works, and is too busy to
+// isOverloaded reports whether a failed probe shows overload: the instance works, and is too busy to
 // answer. Such an instance gets fewer flows and stays.
-func (r *watch) overloaded(ctx context.Context, box pando.Sandbox, failed error) bool {
-	now, o := r.a.Clock.Now(), &r.overload
+func (r *runner) isOverloaded(ctx context.Context, box pando.Sandbox, failed error) bool {
+	now, o := r.a.Clock.Now(), &r.watch.overload
 	u, err := box.Usage(ctx)
 	was := *o
 	o.used, o.seen = u.CPU, now
@@ -40,7 +40,7 @@ func (r *watch) overloaded(ctx context.Context, box pando.Sandbox, failed error)
 	if o.since.IsZero() {
 		o.since = now
 	}
-	if now.Sub(o.since) >= strayMax && r.a.answers(r.runner) {
+	if now.Sub(o.since) >= strayMax && r.a.crews.answers(r) {
 		return false
 	}
 	if was.seen.IsZero() {
@@ -49,18 +49,18 @@ func (r *watch) overloaded(ctx context.Context, box pando.Sandbox, failed error)
 	return u.CPU-was.used >= time.Duration(workingShare*float64(now.Sub(was.seen)))
 }
 
-// lighten lowers the share of an overloaded instance.
-func (r *watch) lighten(failed error) {
-	r.falls = 0
-	r.share(unwellWeight, fmt.Sprintf("overloaded: a quarter of its share of new flows, until it "+
+// lowerWeight lowers the share of an overloaded instance.
+func (r *runner) lowerWeight(failed error) {
+	r.watch.falls = 0
+	r.setWeight(unwellWeight, fmt.Sprintf("overloaded: a quarter of its share of new flows, until it "+
 		"answers again: %v", failed))
 }
 
 // answers reports whether another instance of a service serves with its whole share, here or on a
 // host that is alive.
 func (c *crews) answers(r *runner) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
 	for _, o := range c.of[r.service] {
 		if o.id == r.id {
 			continue
@@ -70,9 +70,9 @@ func (c *crews) answers(r *runner) bool {
 			return true
 		}
 	}
-	e := c.world.Endpoints[r.service].V
+	e := c.records.world.Endpoints[r.service].V
 	for _, t := range e.Seats {
-		_, here := c.world.Hosts[e.HostOf(t)]
+		_, here := c.records.world.Hosts[e.HostOf(t)]
 		if c.runners[t.Instance] == nil && here && t.Phase.TakesFlows() && t.Weight == wholeWeight {
 			return true
 		}

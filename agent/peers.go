@@ -17,12 +17,12 @@ func (a *Agent) Applied(
 	ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision,
 ) (missing string, err error) {
 	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(s) }
-	err = a.wait(ctx, func() bool {
+	err = a.records.wait(ctx, func() bool {
 		return a.scope.seen >= at && !slices.ContainsFunc(of, disobeys)
 	})
 	for _, s := range of {
 		if err == nil {
-			err = a.steering.Wait(ctx, s)
+			err = a.crews.steering.Wait(ctx, s)
 		}
 	}
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Agent) Applied(
 func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 	more := 0
 	for _, s := range of {
-		if err := a.steering.Status(s).Err; err == nil || !pando.InForce(err) {
+		if err := a.crews.steering.Status(s).Err; err == nil || !pando.InForce(err) {
 			continue
 		} else if first == "" {
 			first = fmt.Sprintf("%s: %v", s, err)
@@ -52,7 +52,7 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.Losses(ctx)
-	l.Unreached, l.Silent, l.Now = a.steering.Unreached(), a.silent(), a.Clock.Now()
+	l.Unreached, l.Silent, l.Now = a.crews.steering.Unreached(), a.crews.silent(), a.Clock.Now()
 	if a.Resolvers != nil {
 		l.Resolvers = a.Resolvers()
 	}
@@ -63,7 +63,7 @@ func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 func (a *Agent) StateLog(
 	_ context.Context, s pando.ServiceKey, most int,
 ) ([]pando.StateCommit, error) {
-	return state.Open(a.Objects, s, nil).Log(a.head(s), most)
+	return state.Open(a.Objects, s, nil).Log(a.records.head(s), most)
 }
 
 // State implements pando.HostAgent.
@@ -72,7 +72,7 @@ func (a *Agent) State() http.Handler {
 		return http.NotFoundHandler()
 	}
 	return a.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
-		head := a.head(s)
+		head := a.records.head(s)
 		if head.IsZero() {
 			return nil, head, fmt.Errorf("state of %s: %w", s, pando.ErrNotFound)
 		}
@@ -82,17 +82,17 @@ func (a *Agent) State() http.Handler {
 
 // Aliased returns the service of a tenant that has a further name.
 func (a *Agent) Aliased(t pando.Tenant, name string) (pando.ServiceKey, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.world.Aliased(t, name)
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	return a.records.world.Aliased(t, name)
 }
 
 // VIPs returns the VIPs of a service by its name.
 func (a *Agent) VIPs(
 	name pando.ServiceName, tenant pando.Tenant,
 ) (v4, v6 netip.Addr, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s, ok := a.world.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	s, ok := a.records.world.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
 	return s.V.VIP4, s.V.VIP6, ok
 }

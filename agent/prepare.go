@@ -59,15 +59,15 @@ func (p *preparer) isVain(s pando.ServiceKey, now time.Time) bool {
 // The intent proposes the name of a new instance.
 func (p *preparer) prepare(i *pando.Intent) preparation {
 	a := p.a
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	svc, now := a.world.Services[i.Service].V, a.Clock.Now()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	svc, now := a.records.world.Services[i.Service].V, a.Clock.Now()
 	home := svc.Home == a.Host.Name && !svc.Removing && svc.Target == svc.Current
 	if a.Control == nil || !home || p.isVain(i.Service, now) {
 		return nothing
 	}
-	all := a.world.Of(i.Service)
-	spec, ok := a.world.SpecOf(i.Service, svc.Current)
+	all := a.records.world.Of(i.Service)
+	spec, ok := a.records.world.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
 	// Control chooses the volumes of an instance, and gives it its secrets. A config may have those.
 	// An instance that continues a seed starts no program, and a runtime of the host loads none.
@@ -77,7 +77,7 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 		return nothing
 	}
 	for _, o := range all {
-		r := a.runners[o.ID]
+		r := a.crews.runners[o.ID]
 		if o.Phase == pando.PhaseWarm && o.Revision == svc.Current && r != nil {
 			return p.call(r)
 		}
@@ -109,7 +109,7 @@ func (p *preparer) call(r *runner) preparation {
 			if !begun {
 				return
 			}
-			if p.a.statusOf(r).inst.Phase == pando.PhaseWarm {
+			if p.a.crews.statusOf(r).inst.Phase == pando.PhaseWarm {
 				p.wasVain(r.service)
 			}
 			r.post(called{-1})
@@ -133,20 +133,20 @@ func (p *preparer) load(s pando.SandboxSpec) preparation {
 					return
 				}
 				failpoint.Hit("replicate prepared")
-				a.mu.Lock()
-				r := a.runners[id]
+				a.records.mu.Lock()
+				r := a.crews.runners[id]
 				late := r != nil && r.shown.begun || r == nil && granted
-				a.mu.Unlock()
+				a.records.mu.Unlock()
 				if late { // no start will take this preparation
 					a.Sandboxes.Discard(id)
 				}
 			})
 		},
 		settle: func() {
-			a.mu.Lock()
-			_, granted = a.world.Instances[id]
+			a.records.mu.Lock()
+			_, granted = a.records.world.Instances[id]
 			unused := !granted && done != nil
-			a.mu.Unlock()
+			a.records.mu.Unlock()
 			if !unused {
 				return
 			}

@@ -86,7 +86,7 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 			}
 			return b.grantAs(ctx, i, 0, i.Instance)
 		})
-		i, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+		i, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 		if b.ok(err); proposed == "" || i.Instance != proposed {
 			t.Errorf("the ask led to %q, %q was proposed", i.Instance, proposed)
 		}
@@ -123,7 +123,7 @@ func TestThePreparedInstanceHasTheRoleThatControlGives(t *testing.T) {
 				b.steering.Knock(web)
 			} else {
 				b.serving("web-1", 1)
-				_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+				_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 				b.ok(err)
 			}
 			synctest.Wait()
@@ -154,7 +154,7 @@ func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
 		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			return b.grantAs(ctx, i, 0, i.Instance)
 		})
-		_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+		_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 		b.ok(err)
 		synctest.Wait()
 		if n := len(b.sandboxes.All()); n != 2 {
@@ -169,7 +169,7 @@ func TestNothingIsPreparedBeforeTheAskIsOnItsWay(t *testing.T) {
 	ask := func(b *bench, h hearing) {
 		b.Helper()
 		b.agent.Control = h
-		if _, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
+		if _, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
 			b.Error(err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 					return decide(ctx, b, i)
 				})
 				ask := func() {
-					_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+					_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 					if err != nil && !errors.Is(err, pando.ErrRefused) && !errors.Is(err, pando.ErrStoreFull) {
 						t.Error(err)
 					}
@@ -263,7 +263,7 @@ func (b *bench) reserve(id pando.InstanceID) {
 		ID: id, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Warm: true,
 		Reason: "test", Born: time.Now(), Since: time.Now().Add(-time.Second),
 	})
-	b.ok(b.agent.Ready(b.ctx, id))
+	b.ok(b.agent.self.Ready(b.ctx, id))
 	b.phase(id, pando.PhaseWarm)
 }
 
@@ -303,7 +303,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 				}
 				return b.claim(ctx, i, "web-2")
 			})
-			_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+			_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 			if granted != (err == nil) {
 				t.Error(err)
 			}
@@ -317,7 +317,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 				b.paused("web-2", true) // one has just been refused
 				return nil, pando.ErrStoreFull
 			})
-			_, _ = b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+			_, _ = b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 		})
 	}
 }
@@ -363,7 +363,7 @@ func TestNothingIsPreparedThatWillNotBeStarted(t *testing.T) {
 					b.prepared()
 					return nil, pando.ErrStoreFull
 				})
-				_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+				_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 				if !errors.Is(err, pando.ErrStoreFull) {
 					t.Error(err)
 				}

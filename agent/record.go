@@ -157,7 +157,7 @@ func (c *recorder) flush(ctx context.Context) error {
 		}
 		err := c.write(ctx, steps)
 		if errors.Is(err, pando.ErrConflict) {
-			if err := c.r.a.awaitChange(ctx, c.r.a.nextChange(), collision); err != nil {
+			if err := c.r.a.records.awaitChange(ctx, c.r.a.records.nextChange(), collision); err != nil {
 				return err
 			}
 			continue
@@ -182,15 +182,15 @@ func (c *recorder) flush(ctx context.Context) error {
 func (c *recorder) write(ctx context.Context, steps []step) error {
 	last := steps[len(steps)-1].Instance
 	t, recorded := pando.Txn{}, false
-	now := c.r.a.record(last.ID).V
+	now := c.r.a.records.record(last.ID).V
 	ids := []pando.IntentID{last.Intent, last.Halt, now.Intent, now.Halt}
-	if err := c.r.a.bringIntents(ctx, last.Service, ids...); err != nil {
+	if err := c.r.a.records.bringIntents(ctx, last.Service, ids...); err != nil {
 		return err
 	}
-	c.r.a.read(func(w *world.World) {
+	c.r.a.records.read(func(w *world.World) {
 		var known world.Versioned[pando.Instance]
 		if known, recorded = w.Instances[last.ID]; recorded {
-			t = written(c.r.a.intents, known, last, steps)
+			t = written(c.r.a.records.intents, known, last, steps)
 		}
 	})
 	if !recorded {
@@ -201,9 +201,9 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 			t.Put = append(t.Put, *s.because)
 		}
 	}
-	_, err := c.r.a.commit(ctx, t)
+	_, err := c.r.a.records.commit(ctx, t)
 	if errors.Is(err, pando.ErrConflict) {
-		c.r.a.forgetIntents(ids...) // one of them may have changed
+		c.r.a.records.forgetIntents(ids...) // one of them may have changed
 	}
 	return err
 }

@@ -144,22 +144,22 @@ func (r *records) record(i pando.InstanceID) world.Versioned[pando.Instance] {
 func (r *records) head(s pando.ServiceKey) pando.ObjectID { return mains{r}.Main(s).V.Commit }
 
 // mains gives the branches of this host the records that they need.
-type mains struct{ *records }
+type mains struct{ records *records }
 
 var _ branch.Records = mains{}
 
 // Main implements branch.Records.
 func (r mains) Main(s pando.ServiceKey) world.Versioned[pando.StateHead] {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.world.Heads[s]
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.records.world.Heads[s]
 }
 
 // Newest implements branch.Records.
 func (r mains) Newest(
 	ctx context.Context, s pando.ServiceKey,
 ) (head pando.StateHead, err error) {
-	now, err := r.config.Registry.Snapshot(ctx, pando.HeadKey(s))
+	now, err := r.records.config.Registry.Snapshot(ctx, pando.HeadKey(s))
 	if err != nil {
 		return head, err
 	}
@@ -173,85 +173,85 @@ func (r mains) Newest(
 
 // Types implements branch.Records.
 func (r mains) Types(s pando.ServiceKey, revision int) map[string]pando.StateType {
-	_, spec := r.service(s, revision)
+	_, spec := r.records.service(s, revision)
 	return spec.State
 }
 
 // Target implements branch.Records. While the spec of the target has not arrived, it returns the
 // newest revision that has.
 func (r mains) Target(s pando.ServiceKey) (int, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	svc, ok := r.world.Services[s]
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	svc, ok := r.records.world.Services[s]
 	target := svc.V.Target
-	if _, known := r.world.SpecOf(s, target); !known && len(r.world.Revisions[s]) > 0 {
-		target = slices.Max(slices.Collect(maps.Keys(r.world.Revisions[s])))
+	if _, known := r.records.world.SpecOf(s, target); !known && len(r.records.world.Revisions[s]) > 0 {
+		target = slices.Max(slices.Collect(maps.Keys(r.records.world.Revisions[s])))
 	}
 	return target, ok
 }
 
 // Alive implements branch.Records.
 func (r mains) Alive(i pando.InstanceID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, ok := r.world.Instances[i]
-	return ok || r.world.Conceals(i)
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	_, ok := r.records.world.Instances[i]
+	return ok || r.records.world.Conceals(i)
 }
 
 // Heads implements branch.Records.
 func (r mains) Heads() (heads map[pando.ServiceKey]pando.ObjectID, merges int64, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	heads = make(map[pando.ServiceKey]pando.ObjectID, len(r.world.Heads))
-	for s, h := range r.world.Heads {
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	heads = make(map[pando.ServiceKey]pando.ObjectID, len(r.records.world.Heads))
+	for s, h := range r.records.world.Heads {
 		heads[s] = h.V.Commit
 		merges += h.V.Merges + 1
 	}
-	return heads, merges, r.world.Seen > 0 && r.seesStates()
+	return heads, merges, r.records.world.Seen > 0 && r.records.seesStates()
 }
 
 // Keeper implements branch.Records.
 func (r mains) Keeper(s pando.ServiceKey) world.Versioned[pando.Keeper] {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.world.Keepers[s]
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.records.world.Keepers[s]
 }
 
 // Keepers implements branch.Records.
 func (r mains) Keepers() []world.Versioned[pando.Keeper] {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Collect(maps.Values(r.world.Keepers))
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return slices.Collect(maps.Values(r.records.world.Keepers))
 }
 
 // Copies implements branch.Records.
 func (r mains) Copies(s pando.ServiceKey) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	spec, _ := r.world.SpecOf(s, r.world.Services[s].V.Target)
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	spec, _ := r.records.world.SpecOf(s, r.records.world.Services[s].V.Target)
 	return spec.StateCopies
 }
 
 // Reach implements branch.Records.
 func (r mains) Reach(h pando.HostName) (pando.Host, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, ok := r.world.Hosts[h]
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	v, ok := r.records.world.Hosts[h]
 	return v.V, ok
 }
 
 // Seated implements branch.Records.
 func (r mains) Seated(s pando.ServiceKey, h pando.HostName) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.world.Endpoints[s].V.On(h)
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	return r.records.world.Endpoints[s].V.On(h)
 }
 
 // Seat implements branch.Records.
 func (r mains) Seat(s pando.ServiceKey, i pando.InstanceID) (pando.HostName, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.world.Endpoints[s].V
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	e := r.records.world.Endpoints[s].V
 	for _, t := range e.Seats {
 		if t.Instance == i {
 			return e.HostOf(t), true
@@ -268,9 +268,9 @@ func (r *records) seesStates() bool {
 }
 
 // News implements branch.Records.
-func (r mains) News() <-chan struct{} { return r.nextChange() }
+func (r mains) News() <-chan struct{} { return r.records.nextChange() }
 
 // Commit implements branch.Records.
 func (r mains) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
-	return r.commit(ctx, t)
+	return r.records.commit(ctx, t)
 }

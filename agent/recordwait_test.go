@@ -51,24 +51,24 @@ func (s *countedSweeps) Sweep(ctx context.Context) (pando.SweepReport, error) {
 func TestADyingInstanceIsSweptOnTheClockOfItsHost(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
 		for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
 			counted := &countedSweeps{Steering: b.steering}
 			a := b.agent
 			a.sweeper = flows.NewSweeper(counted, a.Clock, a.Log)
-			a.mu.Lock()
-			e := a.world.Endpoints[web]
+			a.records.mu.Lock()
+			e := a.records.world.Endpoints[web]
 			e.V.Balance.At = pando.AtConnect
-			a.world.Endpoints[web] = e
-			a.mu.Unlock()
+			a.records.world.Endpoints[web] = e
+			a.records.mu.Unlock()
 			b.ok(a.sweeper.Sweep(b.ctx, time.Time{}))
 			b.pass(10 * time.Millisecond)
-			dies := end{runner: &runner{a: a, service: web, id: "web-1"}}
+			dies := &runner{a: a, service: web, id: "web-1"}
 			dies.box, dies.inst = r.box, pando.Instance{Since: time.Now().Add(skew)}
 			dies.leave.closed = time.Now()
 			for range 2 { // the second count may share the sweep of the first
-				_, err := dies.openFlows(b.ctx)
+				_, err := dies.countOpenFlows(b.ctx)
 				b.ok(err)
 			}
 			if counted.n != 2 {

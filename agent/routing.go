@@ -26,7 +26,7 @@ func newRouting(a *Agent) *routing {
 		r.announcer = route.New(route.Config{
 			Routers: a.Routers, Source: routeSource{a}, Ends: a.Ends, Clock: a.Clock, Log: a.Log,
 		})
-		a.steering.Watch(r.announcer.Steered)
+		a.crews.steering.Watch(r.announcer.Steered)
 	}
 	return r
 }
@@ -65,10 +65,10 @@ func (s routeSource) View() route.View {
 	case a.routing.unleased.Load():
 		v.Blind = "the store does not renew its lease"
 	}
-	settled := a.steering.Settled()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	v.Ready = settled && a.world.Seen > 0
+	settled := a.crews.steering.Settled()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	v.Ready = settled && a.records.world.Seen > 0
 	v.Leaving = !a.leaveBy.IsZero()
 	others := s.others()
 	v.Hosts = len(others) + 1
@@ -90,7 +90,7 @@ func (s routeSource) dead() []pando.HostName {
 
 // others returns the other hosts with a lease. The caller holds the lock.
 func (s routeSource) others() (all []pando.Host) {
-	for name, h := range s.a.world.Hosts {
+	for name, h := range s.a.records.world.Hosts {
 		if name != s.a.Host.Name && tables(s).vouched(h.V) {
 			all = append(all, h.V)
 		}
@@ -109,9 +109,9 @@ func (s routeSource) Changed() <-chan struct{} {
 // Sighted implements route.Source. It asks some of the living hosts.
 func (s routeSource) Sighted(ctx context.Context) bool {
 	dead := s.dead()
-	s.a.mu.Lock()
+	s.a.records.mu.Lock()
 	all := s.others()
-	s.a.mu.Unlock()
+	s.a.records.mu.Unlock()
 	all = slices.DeleteFunc(all, func(h pando.Host) bool { return slices.Contains(dead, h.Name) })
 	var found atomic.Bool
 	var asks sync.WaitGroup

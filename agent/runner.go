@@ -32,11 +32,8 @@ type runner struct {
 	// then do not all retry at one instant after an outage.
 	spread time.Duration
 
-	life
-}
+	// The rest is the state of its life. Only the goroutine of the runner touches it.
 
-// life is the state of a runner. Only its goroutine touches it.
-type life struct {
 	// inst is the newest truth: it has the agent's own steps before the registry has them.
 	inst   pando.Instance
 	box    pando.Sandbox
@@ -77,13 +74,12 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
 		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
 		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
-		life: life{inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced,
-			enlisted: a.askReads.seq.Add(1), met: a.Clock.Now()},
+		inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced,
+		enlisted: a.askReads.seq.Add(1), met: a.Clock.Now(),
 	}
 	if box != nil {
 		r.link = box.Link()
 	}
-	r.wire.runner, r.birth.runner, r.watch.runner, r.leave.runner, r.end.runner = r, r, r, r, r
 	r.shown = r.status()
 	r.recorder = newRecorder(r)
 	name := fnv.New32a()
@@ -113,7 +109,7 @@ func (r *runner) born() time.Time {
 }
 
 // show sends the state of the runner to the agent.
-func (r *runner) show() { r.a.shown(r, r.status()) }
+func (r *runner) show() { r.a.crews.shown(r, r.status()) }
 
 // A step returns atOnce when the next step follows without a wait.
 const atOnce = time.Microsecond
@@ -165,7 +161,7 @@ func (r *runner) rest(ctx context.Context, again time.Duration) {
 	case <-ctx.Done():
 	case <-r.inbox.filled:
 	case <-timer:
-	case <-r.wire.wake():
+	case <-r.tableWake():
 	case e, open := <-program:
 		r.programChanged(e, open)
 	}
@@ -217,14 +213,14 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
 	case imageWaits:
 		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
-			r.birth.fetches(m.what)
+			r.explainFetch(m.what)
 		}
 	case outgrown:
 		r.stopWrites(m.why)
 	case seedTaken:
-		r.birth.sowing = false
+		r.birth.seeding.sowing = false
 	case hookEnded:
-		r.birth.hooked(ctx, m)
+		r.endRecoverHook(ctx, m)
 	case secretsChanged:
 		r.renew()
 		r.reconfigure()
@@ -242,9 +238,9 @@ func (r *runner) receive(ctx context.Context, m message) {
 	case resumed:
 		r.moving = false
 	case flowsCounted:
-		r.leave.receive(ctx, m)
+		r.noteCount(ctx, m)
 	case deathAsked:
-		m.answer <- r.end.die(ctx, m)
+		m.answer <- r.die(ctx, m)
 	}
 }
 
@@ -273,7 +269,7 @@ func (r *runner) step(ctx context.Context) time.Duration {
 	case r.leave.stopping:
 		return 0 // stopEnded wakes it
 	case r.over:
-		return r.end.remove(ctx)
+		return r.removeAll(ctx)
 	case r.moving:
 		return 0 // resumed wakes it
 	case r.exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed:
@@ -282,23 +278,23 @@ func (r *runner) step(ctx context.Context) time.Duration {
 	}
 	steered := i.Phase.KeepsFlows() || i.Phase == pando.PhaseStarting
 	if box != nil && r.exited == nil && !r.wire.connected && steered {
-		r.wire.connectAgain(ctx, i, box)
+		r.connectAgain(ctx, i, box)
 	}
 	switch i.Phase {
 	case pando.PhasePlaced:
-		return r.birth.start(ctx, i, box)
+		return r.startInstance(ctx, i, box)
 	case pando.PhaseStarting:
-		return r.birth.awaitReady(ctx, i, box)
+		return r.awaitReady(ctx, i, box)
 	case pando.PhaseReady, pando.PhaseInRotation, pando.PhaseWarm:
 		if box == nil {
 			r.fail("its sandbox is gone: the host restarted", nil)
 			return time.Millisecond
 		}
-		return r.watch.live(ctx, i, box)
+		return r.watchHealth(ctx, i, box)
 	case pando.PhaseDraining:
-		return r.leave.drain(ctx, i, box)
+		return r.drain(ctx, i, box)
 	case pando.PhaseDrained:
-		return r.leave.await(ctx, i, box)
+		return r.awaitDeath(ctx, i, box)
 	case pando.PhaseFailed:
 		// It does not answer, or never became ready. Its last commits still count.
 		if box != nil && r.exited == nil {
@@ -306,9 +302,9 @@ func (r *runner) step(ctx context.Context) time.Duration {
 				return r.again(ctx, "stop a failed instance", err)
 			}
 		}
-		return r.end.salvage(ctx, i, "salvaged")
+		return r.salvage(ctx, i, "salvaged")
 	case pando.PhaseMerged:
-		return r.end.bury(ctx)
+		return r.recordEnd(ctx)
 	}
 	return 0
 }
@@ -329,7 +325,7 @@ func (r *runner) become(p pando.Phase, reason string) { r.becomeFor(p, reason, n
 // becomeFor moves the instance to its next phase and records the decision with it.
 func (r *runner) becomeFor(p pando.Phase, reason string, because *pando.Decision) {
 	r.inst = r.inst.Become(p, r.a.Clock.Now(), reason)
-	r.wire.leaveEntry()
+	r.endTableWait()
 	r.recorder.add(r.inst, because)
 	r.show()
 }
@@ -345,7 +341,7 @@ func (r *runner) adopt(ctx context.Context) {
 		r.show()
 		return
 	}
-	r.wire.connect(ctx, r.inst, r.box)
+	r.connect(ctx, r.inst, r.box)
 	r.awake = r.inst.Phase == pando.PhaseWarm // an ask may have woken it, so assume that it is awake
 	r.inst.IP4, r.inst.IP6 = r.link.IP4, r.link.IP6
 	if r.inst.Phase == pando.PhasePlaced {
@@ -354,7 +350,7 @@ func (r *runner) adopt(ctx context.Context) {
 	}
 	r.a.departures.proceed(ctx, r)
 	r.show()
-	r.birth.bear()
+	r.createBranch()
 	r.serve(r.box)
 	r.a.crews.follow(r, r.spec())
 	r.reconfigure()
@@ -369,7 +365,7 @@ func (r *runner) repeatEvents(i pando.Instance) {
 		r.events.send(now, pando.EventHalted, map[string]string{"reason": i.Reason})
 	}
 	if i.Phase == pando.PhaseDrained {
-		r.leave.sayDrained(i.Reason)
+		r.sendDrained(i.Reason)
 	}
 }
 
@@ -381,7 +377,7 @@ func (r *runner) spec() pando.Spec {
 
 // described returns the record of the service, and the spec by which an instance runs.
 func (r *runner) described(i pando.Instance) (pando.Service, pando.Spec) {
-	svc, spec := r.a.service(r.service, i.Revision)
+	svc, spec := r.a.records.service(r.service, i.Revision)
 	if i.Run != nil {
 		spec = spec.ForRun(*i.Run)
 	}
@@ -404,7 +400,7 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	if !r.inst.Phase.May(pando.PhaseFailed) {
 		return
 	}
-	r.birth.wither(reason)
+	r.rejectSeed(reason)
 	inputs := map[string]float64{}
 	if exit != nil && exit.Signal == "" {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)

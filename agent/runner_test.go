@@ -45,12 +45,12 @@ func TestAnInstanceMayDieWhileItsProgramStops(t *testing.T) {
 		b.drain("web-1", true) // the program reads no events, so it is stopped at once
 		b.pass(time.Second)
 		b.write("web-1", "goodbye", false)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		began := time.Now()
 		within, cancel := context.WithTimeout(b.ctx, time.Minute)
 		defer cancel()
-		_, err = b.agent.Die(within, "web-1", pando.Ask{})
+		_, err = b.agent.self.Die(within, "web-1", pando.Ask{})
 		if b.ok(err); time.Since(began) > 0 {
 			t.Errorf("the answer took %v", time.Since(began))
 		}
@@ -91,7 +91,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 		began := time.Now()
 		within, cancel := context.WithTimeout(b.ctx, time.Minute)
 		defer cancel()
-		_, err := b.agent.Die(within, "web-00", pando.Ask{})
+		_, err := b.agent.self.Die(within, "web-00", pando.Ask{})
 		b.refused(err)
 		b.drain("web-00", false)
 		b.applied(b.world().Endpoints[web].Modified)
@@ -100,7 +100,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 				t.Errorf("after the acknowledgement a new flow went to %s", got)
 			}
 		}
-		v, err := b.agent.Describe(b.ctx, "web-00")
+		v, err := b.agent.self.Describe(b.ctx, "web-00")
 		if b.ok(err); v.Instance.Phase != pando.PhaseDraining || len(v.Peers) != 1 {
 			t.Errorf("it is described as %s with %d fellows in rotation", v.Instance.Phase, len(v.Peers))
 		}
@@ -200,7 +200,7 @@ func TestADrainWithoutATableEndsInTheEnd(t *testing.T) {
 		b.serving("web-1", 1)
 		b.steering.Fail("Publish", -1)
 		b.drain("web-1", false)
-		_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.refused(err)
 		b.pass(countWaitMax / 2)
 		b.phase("web-1", pando.PhaseDraining)
@@ -222,7 +222,7 @@ func TestASlowPublicationHoldsNoLock(t *testing.T) {
 		g.mu.Unlock()
 		b.drain("web-1", false)
 		b.write("web-2", "meanwhile", true)
-		if _, err := b.agent.Describe(b.ctx, "web-2"); err != nil {
+		if _, err := b.agent.self.Describe(b.ctx, "web-2"); err != nil {
 			t.Error(err)
 		}
 		within, cancel := context.WithTimeout(b.ctx, time.Second)
@@ -255,7 +255,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 				return nil, err
 			})
 			b.steering.Fail("Publish", c.faults)
-			result, err := b.agent.Halt(b.ctx, c.id, pando.Ask{})
+			result, err := b.agent.self.Halt(b.ctx, c.id, pando.Ask{})
 			if b.ok(err); !slices.Equal(result.Unreachable, c.want) {
 				t.Errorf("the halt of %s lists %v, want %v", c.id, result.Unreachable, c.want)
 			}
@@ -291,7 +291,7 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 		})
 		halted := make(chan error, 1)
 		go func() {
-			_, err := b.agent.Halt(b.ctx, "web-1", pando.Ask{})
+			_, err := b.agent.self.Halt(b.ctx, "web-1", pando.Ask{})
 			halted <- err
 		}()
 		b.pass(time.Minute)

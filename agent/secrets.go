@@ -45,7 +45,7 @@ func (a *Agent) secretsOf(
 
 // awaitSecrets returns the time before the next attempt to bring the secrets of an instance, and
 // shows why it waits. A secret that is missing may be set at any time.
-func (r *birth) awaitSecrets(ctx context.Context, why error) time.Duration {
+func (r *runner) awaitSecrets(ctx context.Context, why error) time.Duration {
 	reason := "its secrets are on the way from the server"
 	if errors.Is(why, pando.ErrNotFound) {
 		reason = "it waits for a secret: " + oneLine(why.Error(), evidenceBytesMax)

@@ -183,16 +183,16 @@ type seeding struct {
 	sown   bool   // it was stored, or need not be
 }
 
-// grow starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues the seed
+// startSandbox starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues the seed
 // of its revision. Without a seed, or after one that cannot be continued, the program starts.
-func (r *birth) grow(ctx context.Context, g supplied) (pando.Sandbox, error) {
+func (r *runner) startSandbox(ctx context.Context, g supplied) (pando.Sandbox, error) {
 	s := g.spec
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
 		return g.start(ctx)
 	}
 	digest, why := r.a.seeds.find(r.service, versionOf(s.Instance))
 	if digest != "" {
-		box, err := r.growFrom(ctx, g, digest)
+		box, err := r.startFromSeed(ctx, g, digest)
 		if err == nil || ctx.Err() != nil {
 			return box, err
 		}
@@ -203,12 +203,12 @@ func (r *birth) grow(ctx context.Context, g supplied) (pando.Sandbox, error) {
 			r.a.seeds.reject(r.service, versionOf(s.Instance), digest, why)
 		}
 	}
-	r.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
+	r.birth.seeding.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
 	return g.start(ctx)
 }
 
-// growFrom starts the sandbox of an instance that continues a seed.
-func (r *birth) growFrom(
+// startFromSeed starts the sandbox of an instance that continues a seed.
+func (r *runner) startFromSeed(
 	ctx context.Context, g supplied, digest string,
 ) (pando.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, seedStartMax)
@@ -222,31 +222,31 @@ func (r *birth) growFrom(
 	if err != nil {
 		return nil, err
 	}
-	r.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
+	r.birth.seeding.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
 	r.inst.From = digest
-	r.began = "it continues the seed " + shortDigest(digest) + " of its revision"
+	r.birth.seeding.began = "it continues the seed " + shortDigest(digest) + " of its revision"
 	r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
 	return box, nil
 }
 
-// sow stores a ready program as the seed of its revision, before its first connection. It returns
+// storeSeed stores a ready program as the seed of its revision, before its first connection. It returns
 // true until the program runs again.
-func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
+func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 	switch {
-	case r.sowing:
+	case r.birth.seeding.sowing:
 		return true
-	case r.sown || !spec.Seeded() || i.From != "":
+	case r.birth.seeding.sown || !spec.Seeded() || i.From != "":
 		return false
 	}
-	r.sown = true
+	r.birth.seeding.sown = true
 	if !r.a.seeds.begin(r.service, versionOf(i)) {
 		return false
 	}
-	r.sowing = true
+	r.birth.seeding.sowing = true
 	r.a.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
 		defer cancel()
-		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, plain: spec.Replicate.Plain,
+		st, err := r.a.snapshots.take(ctx, r, taking{seed: true, plain: spec.Replicate.Plain,
 			resumed: func() { r.post(seedTaken{}) }})
 		r.a.seeds.end(r.service, versionOf(i), st.Digest, err)
 		r.post(seedTaken{})
@@ -257,19 +257,19 @@ func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
 			reason = fmt.Sprintf("revision %d has no seed on this host, and new instances start cold: %v",
 				i.Revision, err)
 		}
-		r.a.decide(context.WithoutCancel(ctx), r.runner, pando.DecidedSnapshot, reason,
+		r.a.decide(context.WithoutCancel(ctx), r, pando.DecidedSnapshot, reason,
 			map[string]float64{"bytes": float64(st.Bytes), "stopped_seconds": st.StoppedSeconds})
 	})
 	return true
 }
 
-// wither rejects the seed of an instance that failed before it was ready.
-func (r *birth) wither(reason string) {
-	if r.seeded == "" || r.inst.Phase != pando.PhaseStarting {
+// rejectSeed rejects the seed of an instance that failed before it was ready.
+func (r *runner) rejectSeed(reason string) {
+	if r.birth.seeding.seeded == "" || r.inst.Phase != pando.PhaseStarting {
 		return
 	}
-	r.a.seeds.reject(r.service, versionOf(r.inst), r.seeded, fmt.Sprintf("an instance that continued "+
-		"the seed %s failed: %s", shortDigest(r.seeded), reason))
+	r.a.seeds.reject(r.service, versionOf(r.inst), r.birth.seeding.seeded, fmt.Sprintf("an instance that continued "+
+		"the seed %s failed: %s", shortDigest(r.birth.seeding.seeded), reason))
 }
 
 // digestShown is the length of a digest in a reason.

@@ -177,7 +177,7 @@ func TestANewAgentFindsTheSeeds(t *testing.T) {
 		if b.from("web-2") != n.kept[0].Digest || n.frozen != 1 {
 			t.Errorf("a copy continues %q after %d freezes", b.from("web-2"), n.frozen)
 		}
-		b.ok(b.agent.DropSnapshot(b.ctx, web, n.kept[0].Digest))
+		b.ok(b.agent.snapshots.DropSnapshot(b.ctx, web, n.kept[0].Digest))
 		b.serving("web-3", 2)
 		if b.from("web-3") != "" || n.frozen != 2 {
 			t.Errorf("after its removal a copy continues %q after %d freezes", b.from("web-3"), n.frozen)
@@ -215,7 +215,7 @@ func TestASeedThatFailsIsRejected(t *testing.T) {
 			!strings.Contains(why, "from its start") {
 			t.Errorf("the reason of a cold start is %q", why)
 		}
-		b.ok(b.agent.Ready(b.ctx, "web-2")) // it is the next seed
+		b.ok(b.agent.self.Ready(b.ctx, "web-2")) // it is the next seed
 		b.phase("web-2", pando.PhaseInRotation)
 		if n.frozen != 2 || len(n.starts) != 3 {
 			t.Errorf("%d freezes, starts %q", n.frozen, n.starts)
@@ -240,10 +240,10 @@ func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
 		if now, _ := b.agent.seeds.find(web, version{number: 2}); now != digest {
 			t.Fatalf("the seed is %q, want %q", now, digest)
 		}
-		r := &runner{a: b.agent, service: web, life: life{inst: pando.Instance{Revision: 2,
-			Phase: pando.PhaseStarting}}}
-		r.birth.runner, r.birth.seeded = r, digest
-		r.birth.wither("it exited with 1")
+		r := &runner{a: b.agent, service: web, inst: pando.Instance{Revision: 2,
+			Phase: pando.PhaseStarting}}
+		r.birth.seeding.seeded = digest
+		r.rejectSeed("it exited with 1")
 		if now, why := b.agent.seeds.find(web, version{number: 2}); now != "" || !strings.Contains(why, "exited with 1") {
 			t.Errorf("the seed is %q (%s)", now, why)
 		}

@@ -16,7 +16,7 @@ import (
 // selfAPI serves the instances of this host.
 type selfAPI struct{ a *Agent }
 
-var _ pando.Self = (*Agent)(nil)
+var _ pando.Self = (*selfAPI)(nil)
 
 // caller is the part of an instance's API that belongs to its requests.
 type caller struct {
@@ -76,18 +76,18 @@ func (c *caller) answered() {
 
 // Describe implements pando.Self.
 func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfView, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return pando.SelfView{}, err
 	}
-	s.a.mu.Lock()
-	svc := s.a.world.Services[r.service].V
+	s.a.records.mu.Lock()
+	svc := s.a.records.world.Services[r.service].V
 	v := pando.SelfView{
-		Instance: s.a.current(r).inst, Scale: s.a.world.Endpoints[r.service].V.Scale,
+		Instance: s.a.crews.current(r).inst, Scale: s.a.records.world.Endpoints[r.service].V.Scale,
 		Pin: svc.Pin, Flows: s.a.sweeper.Last().Flows[i],
 	}
-	v.Peers, v.InRotation = s.a.fellows(r)
-	s.a.mu.Unlock()
+	v.Peers, v.InRotation = s.a.crews.fellows(r)
+	s.a.records.mu.Unlock()
 	if svc.VIP4.IsValid() {
 		v.VIP = svc.VIP4.String()
 	}
@@ -99,12 +99,12 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 
 // Ready implements pando.Self.
 func (s *selfAPI) Ready(ctx context.Context, i pando.InstanceID) error {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return err
 	}
 	r.post(readyReported{})
-	if box := s.a.statusOf(r).box; box != nil {
+	if box := s.a.crews.statusOf(r).box; box != nil {
 		// The sandbox stores the readiness, because the program does not repeat it to the next agent.
 		return box.Notify(ctx)
 	}
@@ -115,7 +115,7 @@ func (s *selfAPI) Ready(ctx context.Context, i pando.InstanceID) error {
 func (s *selfAPI) PutMetrics(
 	_ context.Context, i pando.InstanceID, m map[string]float64,
 ) error {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return err
 	}
@@ -131,11 +131,11 @@ func (s *selfAPI) PutMetrics(
 
 // Lead implements pando.Self.
 func (s *selfAPI) Lead(_ context.Context, i pando.InstanceID, term int64) error {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return err
 	}
-	if inst := s.a.statusOf(r).inst; inst.Ordinal == 0 || inst.Run != nil {
+	if inst := s.a.crews.statusOf(r).inst; inst.Ordinal == 0 || inst.Run != nil {
 		return fmt.Errorf("%w: %s is no ordinal, so it cannot lead: `kind: stateful` in the spec of %s "+
 			"makes ordinals", pando.ErrRefused, i, inst.Service)
 	}
@@ -147,7 +147,7 @@ func (s *selfAPI) Lead(_ context.Context, i pando.InstanceID, term int64) error 
 func (s *selfAPI) Events(
 	ctx context.Context, i pando.InstanceID, after uint64,
 ) (<-chan pando.SelfEvent, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *selfAPI) Events(
 // branch returns the branch of an instance. It waits while the branch of a new instance is being
 // created.
 func (s *selfAPI) branch(ctx context.Context, i pando.InstanceID) (*state.Branch, error) {
-	if _, err := s.a.runner(i); err != nil {
+	if _, err := s.a.crews.runner(i); err != nil {
 		return nil, err
 	}
 	return s.a.branches.Of(ctx, i)
@@ -220,7 +220,7 @@ func (s *selfAPI) StateDelete(ctx context.Context, i pando.InstanceID, path stri
 func (s *selfAPI) StateCommit(
 	ctx context.Context, i pando.InstanceID, c pando.StateChange,
 ) (pando.ObjectID, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return pando.ObjectID{}, err
 	}
@@ -231,7 +231,7 @@ func (s *selfAPI) StateCommit(
 func (s *selfAPI) StatePull(
 	ctx context.Context, i pando.InstanceID,
 ) (pando.MergeResult, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return pando.MergeResult{}, err
 	}
@@ -242,7 +242,7 @@ func (s *selfAPI) StatePull(
 func (s *selfAPI) StatePush(
 	ctx context.Context, i pando.InstanceID,
 ) (pando.MergeResult, error) {
-	r, err := s.a.runner(i)
+	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return pando.MergeResult{}, err
 	}

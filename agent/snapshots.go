@@ -30,7 +30,7 @@ const hookWait = 50 * time.Millisecond
 func (s *snapshots) Snapshot(
 	ctx context.Context, ask pando.SnapshotAsk,
 ) (pando.SealedSnapshot, error) {
-	r, err := s.agent.runner(ask.Instance)
+	r, err := s.agent.crews.runner(ask.Instance)
 	if err != nil {
 		return pando.SealedSnapshot{}, err
 	}
@@ -42,7 +42,7 @@ func (s *snapshots) take(
 	ctx context.Context, r *runner, t taking,
 ) (out pando.SealedSnapshot, err error) {
 	a := s.agent
-	now := a.statusOf(r)
+	now := a.crews.statusOf(r)
 	switch {
 	case a.SnapshotStore == nil:
 		return out, fmt.Errorf("%w: this host keeps no snapshots", pando.ErrUnsupported)

@@ -81,7 +81,7 @@ func TestOnlyWhatIsSteeredIsInRotation(t *testing.T) {
 			onBench(t, func(b *bench) {
 				b.steering.Fail(method, -1)
 				b.place("web-1", 1)
-				b.ok(b.agent.Ready(b.ctx, "web-1"))
+				b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 				time.Sleep(3 * time.Second)
 				if i := b.world().Instances["web-1"].V; i.Phase == pando.PhaseInRotation {
 					t.Errorf("it is %s while every %s fails", i.Phase, method)
@@ -101,7 +101,7 @@ func TestAnInstanceThatIsNeverConnectedFails(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.steering.Fail("Connect", -1)
 		b.place("web-1", 1)
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		time.Sleep(2 * time.Minute)
 		b.gone("web-1")
 	})
@@ -118,7 +118,7 @@ func TestUncountableFlowsHoldADrainUp(t *testing.T) {
 				time.Sleep(countWaitMax / 2)
 				b.phase("web-1", pando.PhaseDraining)
 				if method == "Flows" {
-					_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+					_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 					b.refused(err)
 				}
 				time.Sleep(countWaitMax)
@@ -161,7 +161,7 @@ func TestManyInstancesOfOneService(t *testing.T) {
 		b.put(all...)
 		steps := b.agent.steps.Load()
 		for _, i := range all {
-			b.ok(b.agent.Ready(b.ctx, i.(pando.Instance).ID))
+			b.ok(b.agent.self.Ready(b.ctx, i.(pando.Instance).ID))
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
@@ -192,7 +192,7 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithCancel(b.ctx)
 		defer cancel()
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
 		told, _ := r.events.since(0)
 		news := r.events.stream(ctx, told[len(told)-1].ID)
@@ -219,7 +219,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		b.serving("web-2", 1)
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
 		kept, _ := r.events.since(0)
 		last := kept[0].ID // the listener has read only the first
@@ -230,7 +230,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		b.drain("web-2", false)
 		b.drain("web-1", true)
 		synctest.Wait()
-		r, err = b.agent.runner("web-1")
+		r, err = b.agent.crews.runner("web-1")
 		b.ok(err)
 		news, _ := r.events.since(last)
 		halted := false

@@ -123,9 +123,9 @@ func (a *Agent) given(spec pando.Spec) error {
 		return nil
 	}
 	h := a.Host.Name
-	a.mu.Lock()
-	lacks := a.world.Members[h].V.Withholds(spec.Grants)
-	a.mu.Unlock()
+	a.records.mu.Lock()
+	lacks := a.records.world.Members[h].V.Withholds(spec.Grants)
+	a.records.mu.Unlock()
 	if lacks == "" {
 		return nil
 	}

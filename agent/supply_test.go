@@ -46,7 +46,7 @@ func (b *bench) expectMoved(id string) pando.Move {
 	m := pando.Move{MoveMark: pando.MoveMark{ID: id, From: "h2"}, Spec: spec.WithDefaults(),
 		Instance: pando.Instance{ID: pando.InstanceID("web-" + id), Service: web, Host: "h2"},
 		To:       pando.Host{Name: "h1"}}
-	b.ok(b.agent.Expect(b.ctx, m))
+	b.ok(b.agent.arrivals.Expect(b.ctx, m))
 	return m
 }
 
@@ -59,7 +59,7 @@ func TestAnInstanceThatMovesFindsItsBundle(t *testing.T) {
 		b.expectMoved("1")
 		carried := make(chan error, 1)
 		carry := func(id string) {
-			_, err := b.agent.Carry(b.ctx, "h2", id, strings.NewReader("program"))
+			_, err := b.agent.arrivals.Carry(b.ctx, "h2", id, strings.NewReader("program"))
 			carried <- err
 		}
 		go carry("1")
@@ -93,7 +93,7 @@ func TestAnArrivalThatSticksIsGivenUp(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.agent.Images = &slowImages{here: true}
 		m := b.expectMoved("1")
-		if err := b.agent.Expect(b.ctx, m); !errors.Is(err, pando.ErrConflict) {
+		if err := b.agent.arrivals.Expect(b.ctx, m); !errors.Is(err, pando.ErrConflict) {
 			t.Errorf("the same move again: %v", err)
 		}
 		real := b.agent.Sandboxes
@@ -102,7 +102,7 @@ func TestAnArrivalThatSticksIsGivenUp(t *testing.T) {
 		defer w.Close()
 		carried := make(chan error, 1)
 		go func() {
-			_, err := b.agent.Carry(b.ctx, "h2", "1", program)
+			_, err := b.agent.arrivals.Carry(b.ctx, "h2", "1", program)
 			carried <- err
 		}()
 		b.pass(arrivalWaitMax + 2*arrivalLook)
@@ -114,8 +114,8 @@ func TestAnArrivalThatSticksIsGivenUp(t *testing.T) {
 		default:
 			t.Fatal("its host waits for ever")
 		}
-		b.agent.mu.Lock()
-		defer b.agent.mu.Unlock()
+		b.agent.records.mu.Lock()
+		defer b.agent.records.mu.Unlock()
 		if n := len(b.agent.arrivals.all); n > 0 {
 			t.Errorf("%d arrivals are left", n)
 		}

@@ -71,13 +71,13 @@ func instanceOf(k pando.Key) pando.InstanceID {
 
 // take applies one commit of the registry to this host. It looks only at the records of the commit.
 func (a *Agent) take(b pando.Batch, reset bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	former, adopting := a.world, reset && a.anchor.Unadopted()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
+	former, adopting := a.records.world, reset && a.anchor.Unadopted()
 	if reset {
-		a.world = former.Next()
+		a.records.world = former.Next()
 	}
-	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
+	if err := a.records.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
@@ -91,36 +91,36 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.reconcile(former, b.Revision)
 	}
 	a.follow(n)
-	a.notify(n)
+	a.crews.notify(n)
 	if n.hosts {
-		a.steering.NeighboursChanged()
+		a.crews.steering.NeighboursChanged()
 		a.presence.watch()
 		a.steerAll()
 	}
 	if reset {
-		a.steering.WithdrawStrangers()
-		if a.seesStates() && !adopting {
+		a.crews.steering.WithdrawStrangers()
+		if a.records.seesStates() && !adopting {
 			a.spawn(a.branches.DropStrangers)
 		}
 	}
-	a.announce()
+	a.records.announce()
 }
 
 // learn applies records ahead of the watch. The watch brings them again together with all earlier
 // records.
 func (a *Agent) learn(records []pando.Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.records.mu.Lock()
+	defer a.records.mu.Unlock()
 	mine := slices.DeleteFunc(slices.Clone(records), func(r pando.Record) bool {
 		s, ok := r.Key.Service()
 		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.Host.Name)))
 	})
-	err := errors.Join(a.world.Apply(mine, 0), a.intents.noteAll(records))
+	err := errors.Join(a.records.world.Apply(mine, 0), a.records.intents.noteAll(records))
 	if err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	a.follow(digest(mine))
-	a.announce()
+	a.records.announce()
 }
 
 // follow sends records to the runners of their instances and steers the services that the records
@@ -135,13 +135,13 @@ func (a *Agent) follow(n news) {
 		if stale {
 			a.scope.unpark(s)
 		}
-		if c.endpoints && a.renewals.renewed(s, a.world.Endpoints[s].V.Secrets) {
+		if c.endpoints && a.renewals.renewed(s, a.records.world.Endpoints[s].V.Secrets) {
 			for _, r := range a.crews.of[s] {
 				r.post(secretsChanged{})
 			}
 		}
 		if c.service { // endpoints bring it, and a service may go
-			for r := range a.sources[s] {
+			for r := range a.crews.sources[s] {
 				r.post(configsChanged{})
 			}
 		}
@@ -149,7 +149,7 @@ func (a *Agent) follow(n news) {
 			stale = a.followInstance(id) || stale
 		}
 		if stale {
-			a.steering.Changed(s)
+			a.crews.steering.Changed(s)
 		}
 	}
 }
@@ -157,11 +157,11 @@ func (a *Agent) follow(n news) {
 // followInstance sends the record of one instance to its runner. It returns false for the echo of
 // this host's own write. The caller holds the lock.
 func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
-	v, ok := a.world.Instances[id]
+	v, ok := a.records.world.Instances[id]
 	if ok && v.V.Host == a.Host.Name {
 		return a.see(v.V)
 	}
-	if r := a.runners[id]; !ok && r != nil && !a.world.Conceals(id) {
+	if r := a.crews.runners[id]; !ok && r != nil && !a.records.world.Conceals(id) {
 		r.post(recordGone{})
 	}
 	return true
@@ -171,7 +171,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 // runner if there is none. An instance that leaves waits for nothing that a start needs. The caller
 // holds the lock.
 func (a *Agent) see(i pando.Instance) bool {
-	r, known := a.runners[i.ID]
+	r, known := a.crews.runners[i.ID]
 	if !known && !i.Phase.Leaving() && !a.scope.complete(i) {
 		a.scope.parked[i.Service] = true
 		return false
@@ -183,7 +183,7 @@ func (a *Agent) see(i pando.Instance) bool {
 		}
 		r = newRunner(a, i, box)
 		delete(a.found, i.ID)
-		a.enlist(r)
+		a.crews.enlist(r)
 		a.scope.rescope(i.Service)
 		a.spawn(r.run)
 		return true
@@ -197,8 +197,8 @@ func (a *Agent) see(i pando.Instance) bool {
 
 // steerAll queues every service. The caller holds the lock.
 func (a *Agent) steerAll() {
-	for _, s := range a.world.Names() {
-		a.steering.Changed(s)
+	for _, s := range a.records.world.Names() {
+		a.crews.steering.Changed(s)
 	}
 }
 
@@ -207,13 +207,13 @@ func (a *Agent) steerAll() {
 // have brought a record after the snapshot was read: the store decides about it. The caller holds
 // the lock.
 func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
-	for _, i := range a.world.On(a.Host.Name) {
+	for _, i := range a.records.world.On(a.Host.Name) {
 		a.see(i)
 	}
-	for _, r := range a.everyRunner() {
-		_, ok := a.world.Instances[r.id]
+	for _, r := range a.crews.everyRunner() {
+		_, ok := a.records.world.Instances[r.id]
 		switch {
-		case ok, a.world.Conceals(r.id), a.adoption.adrifts(r.id):
+		case ok, a.records.world.Conceals(r.id), a.adoption.adrifts(r.id):
 		case former.Instances[r.id].Modified > at:
 			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.id].V.Key()) })
 		default:
@@ -222,10 +222,10 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
-		if _, parked := a.world.Instances[id]; parked {
+		if _, parked := a.records.world.Instances[id]; parked {
 			continue
 		}
-		if a.world.Conceals(id) || a.adoption.adrifts(id) {
+		if a.records.world.Conceals(id) || a.adoption.adrifts(id) {
 			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}

@@ -9,18 +9,18 @@ import (
 // Usage implements pando.HostAgent. After a failure an instance has the reason instead.
 func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
 	a := w.agent
-	a.mu.Lock()
+	a.records.mu.Lock()
 	var all []status
 	said, elsewhere := map[pando.InstanceID]*answers{}, map[pando.InstanceID]bool{}
-	for _, r := range a.everyRunner() {
+	for _, r := range a.crews.everyRunner() {
 		if r.shown.runs && (s.Name == "" || r.service == s) {
 			all = append(all, r.shown)
 			said[r.id] = &r.answers
-			spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
+			spec, _ := a.records.world.SpecOf(r.service, r.shown.inst.Revision)
 			elsewhere[r.id] = len(spec.Endpoints) > 0
 		}
 	}
-	a.mu.Unlock()
+	a.records.mu.Unlock()
 	counters, err := w.Counters(ctx)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			u.BytesIn, u.BytesOut = a.Traffic(r.link.Host)
 		}
 		c := counted[u.Instance]
-		u.Metrics, u.Flows, u.Score = a.metricsOf(u.Instance), c.Flows, c.Score
+		u.Metrics, u.Flows, u.Score = a.crews.metricsOf(u.Instance), c.Flows, c.Score
 		if c.Score != nil {
 			u.Meter = c.Meter
 		}

@@ -29,19 +29,19 @@ type waiting struct {
 	noted bool      // in the history of the service
 }
 
-// report records what the drain waits for, and has its silent clients probed. It returns the time
+// reportWait records what the drain waits for, and has its silent clients probed. It returns the time
 // until the next report.
-func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) time.Duration {
-	spent := now.Sub(r.ordered)
+func (r *runner) reportWait(ctx context.Context, box pando.Sandbox, now time.Time) time.Duration {
+	spent := now.Sub(r.leave.ordered)
 	if spent < reportAfter {
 		return reportAfter - spent
 	}
-	if now.Before(r.waiting.next) {
-		return r.waiting.next.Sub(now)
+	if now.Before(r.leave.waiting.next) {
+		return r.leave.waiting.next.Sub(now)
 	}
 	rest := max(reportEvery, spent/2)
-	r.waiting.next = now.Add(rest)
-	if !r.counting.Proven || r.counting.Flows == 0 {
+	r.leave.waiting.next = now.Add(rest)
+	if !r.leave.counting.Proven || r.leave.counting.Flows == 0 {
 		return rest
 	}
 	clients, err := box.Clients(ctx)
@@ -53,21 +53,21 @@ func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) ti
 	}
 	text := r.waitText(clients)
 	if r.inst.Waits != text {
-		r.inst.Waits, r.inst.Ordered = text, r.ordered
+		r.inst.Waits, r.inst.Ordered = text, r.leave.ordered
 		r.recorder.add(r.inst, nil)
 		r.show()
 	}
-	if spent >= noteAfter && !r.waiting.noted {
-		r.waiting.noted = true
-		r.a.decide(ctx, r.runner, pando.DecidedDrainWait, text,
-			map[string]float64{"flows": float64(r.counting.Flows)})
+	if spent >= noteAfter && !r.leave.waiting.noted {
+		r.leave.waiting.noted = true
+		r.a.decide(ctx, r, pando.DecidedDrainWait, text,
+			map[string]float64{"flows": float64(r.leave.counting.Flows)})
 	}
 	return rest
 }
 
 // waitText returns what the drain waits for. clients are those with a socket, the most silent first.
-func (r *leave) waitText(clients []pando.Client) string {
-	n, most := r.counting.Flows, "without end"
+func (r *runner) waitText(clients []pando.Client) string {
+	n, most := r.leave.counting.Flows, "without end"
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
 		most = fmt.Sprintf("at most %s in all", span.Seconds(limit))
 	}
@@ -97,8 +97,8 @@ func flowsText(n int) string {
 }
 
 // endedText names the connections that a bound of the drain ends.
-func (r *leave) endedText(ctx context.Context, box pando.Sandbox) string {
-	n := r.counting.Flows
+func (r *runner) endedText(ctx context.Context, box pando.Sandbox) string {
+	n := r.leave.counting.Flows
 	if n == 0 {
 		return "no flow was ended"
 	}

@@ -91,7 +91,7 @@ func TestDrainMaxIsMeasuredOnOneClock(t *testing.T) {
 func TestTheTextOfAWait(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
 		b.steering.Open(web)
 		box := b.sandboxes.All()[0]
@@ -104,7 +104,7 @@ func TestTheTextOfAWait(t *testing.T) {
 				"(no answer to 6 probes)": all,
 			"waits for 7 flows without a socket": nil,
 		} {
-			if got := r.leave.waitText(clients); !strings.HasPrefix(got, want) {
+			if got := r.waitText(clients); !strings.HasPrefix(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}
 		}

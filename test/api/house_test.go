@@ -68,7 +68,7 @@ func open(t testing.TB) *house {
 			return logs.Slice([]pando.LogLine{l}), nil
 		},
 	})
-	peers.Set("h1", h.agent)
+	peers.Set("h1", h.agent.HostAgent())
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{h.control.Run, h.agent.Run} {
 		wg.Go(func() { _ = run(ctx) })
@@ -164,7 +164,7 @@ func (h *house) serving() pando.ServiceStatus {
 
 // self serves the contract of an instance, as its own socket would.
 func (h *house) self(i pando.InstanceID) string {
-	s := httptest.NewServer(api.SelfHandler(h.agent, i))
+	s := httptest.NewServer(api.SelfHandler(h.agent.Self(), i))
 	h.Cleanup(s.Close)
 	return s.URL
 }

@@ -232,7 +232,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	h.mu.Lock()
 	h.agent = a
 	h.mu.Unlock()
-	h.c.peers.Set(h.record.Name, a)
+	h.c.peers.Set(h.record.Name, a.HostAgent())
 	return func(ctx context.Context) error {
 		defer func() {
 			h.mu.Lock()
@@ -303,7 +303,7 @@ func (h *host) self() (pando.Self, context.Context, error) {
 	if h.agent == nil || h.ctx.Err() != nil {
 		return nil, nil, fmt.Errorf("%w: connection refused", pando.ErrUnavailable)
 	}
-	return h.agent, h.ctx, nil
+	return h.agent.Self(), h.ctx, nil
 }
 
 // ask calls the agent as an application does. The call ends with the application or with the agent.

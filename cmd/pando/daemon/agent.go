@@ -131,10 +131,11 @@ func facesOf(
 	p place, a *agent.Agent, images *image.Store,
 	mayHave func(context.Context, pando.ImageQuestion) error, objects *bolt.Store,
 ) faces {
+	hosts := a.HostAgent()
 	images.Member = a.HasHostAt // addresses that no registry of a token may have
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), newLender(images, mayHave)), objects.Copy)
-	metrics := api.HostMetrics(a)
+		peer.VolumesHandler(peer.Handler(hosts), archiveOf(p)), a.VIPHolder()), hosts), newLender(images, mayHave)), objects.Copy)
+	metrics := api.HostMetrics(a.Reporter())
 	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
 	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}
 }
