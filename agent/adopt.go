@@ -61,15 +61,15 @@ func (a *adoption) once(
 	ctx context.Context, heads map[pando.ServiceKey]world.Versioned[pando.StateHead],
 ) bool {
 	done := true
-	a.agent.records.mu.Lock()
+	a.agent.records.Lock()
 	a.again = false
-	a.agent.records.mu.Unlock()
+	a.agent.records.Unlock()
 	for _, s := range slices.SortedFunc(maps.Keys(heads), pando.ServiceKey.Compare) {
 		done = a.head(ctx, heads[s].V) && done
 	}
-	a.agent.records.mu.Lock()
+	a.agent.records.Lock()
 	all, orphans := a.agent.crews.everyRunner(), a.orphans()
-	a.agent.records.mu.Unlock()
+	a.agent.records.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
 	}
@@ -88,13 +88,13 @@ func (a *adoption) once(
 		a.agent.Log.Warn("the store does not show yet what this host brought back", "error", err)
 		return false
 	}
-	a.agent.records.mu.Lock()
+	a.agent.records.Lock()
 	again := a.again
 	if !again {
 		a.running = false // not before: a second adoption would begin beside this one
 		a.agent.steerAll()
 	}
-	a.agent.records.mu.Unlock()
+	a.agent.records.Unlock()
 	if again {
 		return false
 	}
@@ -105,8 +105,8 @@ func (a *adoption) once(
 // withoutRecord returns the last records of the instances that run here without one: those of runners,
 // and orphans.
 func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance) {
-	a.agent.records.mu.Lock()
-	defer a.agent.records.mu.Unlock()
+	a.agent.records.Lock()
+	defer a.agent.records.Unlock()
 	for id := range a.adrift {
 		i := pando.Instance{ID: id}
 		if r := a.agent.crews.runners[id]; r != nil {
@@ -136,9 +136,9 @@ func (a *adoption) orphans() (out []pando.Instance) {
 // orphan writes the record of an instance that a former agent started, if its service is back. The
 // record brings its runner.
 func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool) {
-	a.agent.records.mu.Lock()
+	a.agent.records.Lock()
 	back = a.returned(i) && i.Host == a.agent.Host.Name // false: this agent knows only its name
-	a.agent.records.mu.Unlock()
+	a.agent.records.Unlock()
 	if !back {
 		return false, true
 	}
@@ -147,16 +147,16 @@ func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool)
 
 // head writes the head of a state that this host keeps, if the restored one is older.
 func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
-	a.agent.records.mu.Lock()
-	now, there := a.agent.records.world.Heads[mine.Service]
-	_, known := a.agent.records.world.Services[mine.Service]
-	a.agent.records.mu.Unlock()
+	a.agent.records.Lock()
+	now, there := a.agent.records.World.Heads[mine.Service]
+	_, known := a.agent.records.World.Services[mine.Service]
+	a.agent.records.Unlock()
 	newer := mine.Host == a.agent.Host.Name && known && mine.Merges > now.V.Merges &&
 		(!there || now.V.Host == mine.Host)
 	if !newer {
 		return true
 	}
-	_, err := a.agent.records.commit(ctx, pando.Txn{
+	_, err := a.agent.records.Commit(ctx, pando.Txn{
 		If:  []pando.Condition{{Key: mine.Key(), Modified: now.Modified}},
 		Put: []pando.Stored{mine},
 	})
@@ -168,20 +168,20 @@ func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
 // service of which the store shows no part here: the store then compares the hashes itself. The caller
 // holds the lock.
 func (a *adoption) returned(i pando.Instance) bool {
-	spec, known := a.agent.records.world.SpecOf(i.Service, i.Revision)
-	_, service := a.agent.records.world.Services[i.Service]
+	spec, known := a.agent.records.World.SpecOf(i.Service, i.Revision)
+	_, service := a.agent.records.World.Services[i.Service]
 	return service && (known && i.RunsSpec(spec) || !known && i.SpecHash != "") &&
 		i.Phase != pando.PhaseMerged
 }
 
 // instance writes the record of an instance that runs here, as it is now.
 func (a *adoption) instance(ctx context.Context, r *runner) bool {
-	a.agent.records.mu.Lock()
+	a.agent.records.Lock()
 	i := a.agent.crews.current(r).inst
 	i.SpecHash = cmp.Or(i.SpecHash, a.specs[i.ID])
-	v, there := a.agent.records.world.Instances[r.id]
-	back, frozen := a.returned(i), a.agent.records.world.Conceals(r.id)
-	a.agent.records.mu.Unlock()
+	v, there := a.agent.records.World.Instances[r.id]
+	back, frozen := a.returned(i), a.agent.records.World.Conceals(r.id)
+	a.agent.records.Unlock()
 	switch {
 	case frozen:
 		return true
@@ -202,7 +202,7 @@ func (a *adoption) instance(ctx context.Context, r *runner) bool {
 // write brings the record of an instance back. It reports whether the record is back, and whether
 // another attempt would end alike.
 func (a *adoption) write(ctx context.Context, i pando.Instance) (back, ok bool) {
-	_, err := a.agent.records.commit(ctx, pando.Txn{
+	_, err := a.agent.records.Commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid) {
@@ -212,9 +212,9 @@ func (a *adoption) write(ctx context.Context, i pando.Instance) (back, ok bool) 
 	}
 	if err == nil {
 		a.landed(i.ID)
-		d := decisionOf(a.agent, i, pando.DecidedRestored,
+		d := a.agent.records.Decision(i, pando.DecidedRestored,
 			"the restored backup had no record of it, and it runs: its record is back", nil)
-		_, _ = a.agent.records.commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
+		_, _ = a.agent.records.Commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
 	}
 	return err == nil, a.adopted(err, fmt.Sprintf("instance %s", i.ID))
 }
@@ -227,8 +227,8 @@ func (a *adoption) adopted(err error, what string) bool {
 }
 
 func (a *adoption) setAdrift(i pando.InstanceID) {
-	a.agent.records.mu.Lock()
-	defer a.agent.records.mu.Unlock()
+	a.agent.records.Lock()
+	defer a.agent.records.Unlock()
 	if a.adrift == nil {
 		a.adrift = map[pando.InstanceID]bool{}
 	}
@@ -236,8 +236,8 @@ func (a *adoption) setAdrift(i pando.InstanceID) {
 }
 
 func (a *adoption) landed(i pando.InstanceID) {
-	a.agent.records.mu.Lock()
-	defer a.agent.records.mu.Unlock()
+	a.agent.records.Lock()
+	defer a.agent.records.Unlock()
 	delete(a.adrift, i)
 }
 
@@ -273,7 +273,7 @@ func (a *adoption) keeps(s pando.ServiceKey) bool {
 	if (tables{a.agent}).unattached(s) {
 		return true
 	}
-	if _, ok := a.agent.records.world.Services[s]; ok {
+	if _, ok := a.agent.records.World.Services[s]; ok {
 		return false
 	}
 	return a.running && len(a.agent.crews.of[s]) > 0 ||

@@ -25,6 +25,7 @@ import (
 	"pando.run/pando/agent/flows"
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/outbound"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/turn"
@@ -120,7 +121,7 @@ type Agent struct {
 	seeds      *seeds
 	departures *departures
 	arrivals   *arrivals
-	records    *records
+	records    *records.Records
 	crews      *crews
 	anchor     *anchor.Anchor // its Registry
 	branches   *branch.Branches
@@ -167,8 +168,9 @@ func New(c Config) *Agent {
 	}
 	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
 	a.payments = outbound.New(c.Outbound, c.Clock, c.Log)
-	a.records = newRecords(&a.Config)
-	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
+	a.records = records.New(records.Config{Host: c.Host.Name, Registry: c.Registry, Clock: c.Clock, IDs: c.IDs,
+		Log: c.Log})
+	a.crews = newCrews(c.Host.Name, a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log), c.Clock)
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
 	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
@@ -180,7 +182,7 @@ func New(c Config) *Agent {
 		Clock: c.Clock, Log: c.Log,
 	})
 	a.branches = branch.New(branch.Config{
-		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
+		Host: c.Host.Name, Records: a.records, Objects: c.Objects, Journals: c.Journals,
 		Peers: c.Peers,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
@@ -200,9 +202,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	for _, b := range boxes {
 		if m, comes := b.Arriving(); comes {
-			a.records.mu.Lock()
+			a.records.Lock()
 			a.arrivals.found(b, m)
-			a.records.mu.Unlock()
+			a.records.Unlock()
 			continue
 		}
 		a.found[b.Instance()] = b
@@ -304,16 +306,14 @@ func (j joins) join(ctx context.Context, a *Agent) (lost <-chan struct{}, err er
 	}
 	defer func() { <-j }()
 	h := a.Host
-	a.records.mu.Lock()
+	a.records.Lock()
 	h.Leaving = !a.leaveBy.IsZero()
-	a.records.mu.Unlock()
+	a.records.Unlock()
 	var fence pando.Fence
 	if fence, lost, err = a.Registry.Join(ctx, h, Lease); err != nil {
 		return nil, err
 	}
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	a.records.fence = fence
+	a.records.Join(fence)
 	return lost, nil
 }
 

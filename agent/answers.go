@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 )
 
 // answers keeps the newest answers of an instance to its probes, and the health they show. Its
@@ -20,7 +21,7 @@ type answers struct {
 func (a *answers) note(at time.Time, p pando.ProbeKind, failed error) {
 	one := pando.ProbeAnswer{At: at, Probe: p}
 	if failed != nil {
-		one.Error = oneLine(failed.Error(), evidenceBytesMax)
+		one.Error = records.OneLine(failed.Error(), records.EvidenceBytesMax)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -53,8 +53,8 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 		return fmt.Errorf("%w: this host takes no instance that moves; `pando doctor` there prints why",
 			pando.ErrUnsupported)
 	}
-	v.a.records.mu.Lock()
-	defer v.a.records.mu.Unlock()
+	v.a.records.Lock()
+	defer v.a.records.UnlockChanged()
 	if m.ID == "" || m.To.Name != v.a.Host.Name {
 		return fmt.Errorf("%w: the move %q leads to host %q", pando.ErrInvalid, m.ID, m.To.Name)
 	}
@@ -99,7 +99,6 @@ func (v *arrivals) add(n *arrival) {
 	n.since, n.nudge, n.landed = v.a.Clock.Now(), make(chan struct{}, 1), make(chan struct{})
 	v.all[n.move.ID] = n
 	v.a.scope.rescope(n.move.Instance.Service)
-	v.a.records.announce()
 	v.a.spawn(func(ctx context.Context) { v.tend(ctx, n) })
 }
 
@@ -113,7 +112,7 @@ func (v *arrivals) found(b pando.Sandbox, m pando.MoveMark) {
 func (v *arrivals) Carry(
 	ctx context.Context, from pando.HostName, id string, program io.Reader,
 ) (out pando.Arrival, err error) {
-	v.a.records.mu.Lock()
+	v.a.records.Lock()
 	n := v.all[id]
 	known := n != nil && n.move.From == from && !n.taken
 	coming, cancel := context.WithCancel(ctx)
@@ -121,7 +120,7 @@ func (v *arrivals) Carry(
 	if known {
 		n.taken, n.cancel, n.since = true, cancel, v.a.Clock.Now()
 	}
-	v.a.records.mu.Unlock()
+	v.a.records.Unlock()
 	if !known {
 		return out, fmt.Errorf("%w: no program of host %q is expected here", pando.ErrForbidden, from)
 	}
@@ -136,15 +135,15 @@ func (v *arrivals) Carry(
 		return out, err
 	}
 	failpoint.Hit("move received")
-	v.a.records.mu.Lock()
+	v.a.records.Lock()
 	if v.all[id] != n { // given up at this moment
-		v.a.records.mu.Unlock()
+		v.a.records.Unlock()
 		v.remove(context.WithoutCancel(ctx), box)
 		return out, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
 	}
 	n.box, n.since = box, v.a.Clock.Now()
 	v.a.crews.steering.Changed(n.move.Instance.Service)
-	v.a.records.mu.Unlock()
+	v.a.records.Unlock()
 	ctx, cancelWait := context.WithTimeout(ctx, tableWaitMax)
 	defer cancelWait()
 	inForce, stop := v.a.crews.steering.InForce(n.move.Instance.Service)
@@ -211,21 +210,20 @@ func (w *watched) Read(b []byte) (int, error) {
 	if ended := w.ctx.Err(); ended != nil {
 		return 0, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
 	}
-	w.v.a.records.mu.Lock()
+	w.v.a.records.Lock()
 	w.n.since = w.v.a.Clock.Now()
-	w.v.a.records.mu.Unlock()
+	w.v.a.records.Unlock()
 	return n, err
 }
 
 // drop forgets an arrival.
 func (v *arrivals) drop(n *arrival) {
-	v.a.records.mu.Lock()
-	defer v.a.records.mu.Unlock()
+	v.a.records.Lock()
+	defer v.a.records.UnlockChanged()
 	if v.all[n.move.ID] == n {
 		delete(v.all, n.move.ID)
 	}
 	v.a.scope.rescope(n.move.Instance.Service)
-	v.a.records.announce()
 }
 
 // wake lets tend look whether an arrival is given up.
@@ -249,12 +247,12 @@ func (v *arrivals) take(i pando.InstanceID) pando.Sandbox {
 
 // land reports that the program of a move runs.
 func (v *arrivals) land(r *runner, m pando.MoveMark) {
-	v.a.records.mu.Lock()
+	v.a.records.Lock()
 	if n := v.all[m.ID]; n != nil {
 		n.waited = v.a.Clock.Now().Sub(n.since).Seconds()
 		close(n.landed)
 	}
-	v.a.records.mu.Unlock()
+	v.a.records.Unlock()
 	r.events.send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
 }
 
@@ -302,10 +300,10 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 		if ctx.Err() != nil {
 			return
 		}
-		v.a.records.mu.Lock()
+		v.a.records.Lock()
 		box, old, known := n.box, v.a.Clock.Now().Sub(n.since), v.all[n.move.ID] == n
 		runs, taken := n.runs, n.taken
-		v.a.records.mu.Unlock()
+		v.a.records.Unlock()
 		switch {
 		case !known:
 			return
@@ -325,9 +323,9 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 
 // closed reports whether the host that an instance leaves has ended the move.
 func (v *arrivals) closed(ctx context.Context, n *arrival, age time.Duration) bool {
-	v.a.records.mu.Lock()
-	h, here := v.a.records.world.Hosts[n.move.From]
-	v.a.records.mu.Unlock()
+	v.a.records.Lock()
+	h, here := v.a.records.World.Hosts[n.move.From]
+	v.a.records.Unlock()
 	if !here {
 		return age > arrivalOrphaned
 	}
@@ -348,14 +346,14 @@ func (v *arrivals) isNotOurs(ctx context.Context, n *arrival) bool {
 
 // discard removes the program of an arrival. It returns false if its record has come meanwhile.
 func (v *arrivals) discard(ctx context.Context, n *arrival) bool {
-	v.a.records.mu.Lock()
+	v.a.records.Lock()
 	if n.runs {
-		v.a.records.mu.Unlock()
+		v.a.records.Unlock()
 		return false
 	}
 	n.runs = true // no record takes it any more
 	v.a.crews.steering.Changed(n.move.Instance.Service)
-	v.a.records.mu.Unlock()
+	v.a.records.Unlock()
 	v.a.Log.Info("an instance does not come: its move was given up", "instance",
 		n.move.Instance.ID, "from", n.move.From)
 	v.drop(n)
@@ -381,8 +379,8 @@ func (v *arrivals) remove(ctx context.Context, box pando.Sandbox) {
 
 // GiveUp implements pando.HostAgent.
 func (v *arrivals) GiveUp(_ context.Context, id string) error {
-	v.a.records.mu.Lock()
-	defer v.a.records.mu.Unlock()
+	v.a.records.Lock()
+	defer v.a.records.Unlock()
 	if n := v.all[id]; n != nil {
 		v.wake(n)
 	}
@@ -391,9 +389,9 @@ func (v *arrivals) GiveUp(_ context.Context, id string) error {
 
 // awaitLanding waits until the program of a move runs here.
 func (v *arrivals) awaitLanding(ctx context.Context, id string) (*arrival, error) {
-	v.a.records.mu.Lock()
+	v.a.records.Lock()
 	n := v.all[id]
-	v.a.records.mu.Unlock()
+	v.a.records.Unlock()
 	if n == nil {
 		return nil, fmt.Errorf("%w: the move %s is not known here", pando.ErrNotFound, id)
 	}

@@ -65,12 +65,12 @@ func (s *selfAPI) Halt(
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
 	}
-	s.a.records.mu.Lock()
+	s.a.records.Lock()
 	var hosts []pando.Host
-	for _, h := range s.a.records.world.Hosts {
+	for _, h := range s.a.records.World.Hosts {
 		hosts = append(hosts, h.V)
 	}
-	s.a.records.mu.Unlock()
+	s.a.records.Unlock()
 	missing := s.acknowledged(ctx, hosts, []pando.ServiceKey{r.service}, at)
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
 }
@@ -81,8 +81,8 @@ func (s *selfAPI) Halt(
 func (s *selfAPI) halted(
 	ctx context.Context, of pando.ServiceKey, i pando.InstanceID,
 ) (at pando.StoreRevision, err error) {
-	err = s.a.records.wait(ctx, func() bool {
-		e := s.a.records.world.Endpoints[of]
+	err = s.a.records.Wait(ctx, func() bool {
+		e := s.a.records.World.Endpoints[of]
 		at = e.Modified
 		return s.a.crews.runners[i] == nil || slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
 			return t.Instance == i && t.Phase == pando.PhaseDraining
@@ -94,10 +94,10 @@ func (s *selfAPI) halted(
 // dismiss forgets the intent of an ask that was answered. An intent of an instance here is
 // forgotten at the end of the instance.
 func (s *selfAPI) dismiss(i *pando.Intent) {
-	s.a.records.mu.Lock()
-	defer s.a.records.mu.Unlock()
+	s.a.records.Lock()
+	defer s.a.records.Unlock()
 	if s.a.crews.runners[i.Instance] == nil {
-		delete(s.a.records.intents, i.ID)
+		delete(s.a.records.Intents, i.ID)
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *selfAPI) ask(
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
-	intent := s.a.intent(r, verb, inputs)
+	intent := r.newIntent(verb, inputs)
 	intent = intent.Become(pando.IntentAsked, s.a.Clock.Now(), reasonOf(ask))
 	if verb == pando.VerbHalt {
 		intent.Instance = i
@@ -168,7 +168,7 @@ func (s *selfAPI) ask(
 			pando.ErrConflict, intent.Verb)
 	}
 	defer ahead.settle()
-	err = r.recorder.flush(ctx)
+	err = r.recorder.Flush(ctx)
 	if err == nil {
 		if err = s.submit(ctx, intent, ahead.begin); err != nil {
 			err = fmt.Errorf("%s: %w", verb, err)
@@ -182,25 +182,13 @@ func (s *selfAPI) ask(
 	return r, intent, nil
 }
 
-// intent returns a new intent of an instance.
-func (a *Agent) intent(r *runner, verb pando.Verb, inputs map[string]float64) pando.Intent {
-	return pando.Intent{
-		ID: pando.IntentID(a.IDs.Sequential(a.Clock.Now())), Service: r.service, Verb: verb,
-		Host: a.Host.Name, Inputs: inputs,
-		By: pando.Asker{Kind: pando.AskerInstance, Name: string(r.id)},
-	}
-}
-
 // submit makes an ask durable. If control is in reach, it writes the ask together with its answer.
 // Otherwise submit writes the ask alone, and the watch brings the answer. A lost answer is in the
 // store, where the second write collides with it. Control calls sent once the ask is on its way.
 func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error {
 	if s.a.Control != nil {
-		s.a.records.mu.Lock()
-		fence := s.a.records.fence
-		s.a.records.mu.Unlock()
 		call, cancel := context.WithTimeout(ctx, answerWaitMax)
-		records, err := s.a.Control.Answer(call, fence, i, sent)
+		records, err := s.a.Control.Answer(call, s.a.records.Fence(), i, sent)
 		cancel()
 		switch {
 		case err == nil:
@@ -211,7 +199,7 @@ func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error
 			return err
 		}
 	}
-	_, err := s.a.records.commit(ctx, pando.Txn{
+	_, err := s.a.records.Commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrConflict) {
@@ -228,21 +216,21 @@ func (s *selfAPI) awaitIntent(
 	ctx context.Context, i pando.Intent, want func(pando.Intent) bool,
 ) (pando.Intent, error) {
 	look := func() bool {
-		v, ok := s.a.records.intents[i.ID]
+		v, ok := s.a.records.Intents[i.ID]
 		if !ok {
 			return false
 		}
 		i = v.V
 		return want(i)
 	}
-	s.a.records.mu.Lock()
+	s.a.records.Lock()
 	done := look()
-	s.a.records.mu.Unlock()
+	s.a.records.Unlock()
 	if done {
 		return i, nil
 	}
-	defer s.a.records.followIntent(ctx, i)()
-	err := s.a.records.wait(ctx, look)
+	defer s.a.records.FollowIntent(ctx, i)()
+	err := s.a.records.Wait(ctx, look)
 	return i, err
 }
 

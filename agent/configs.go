@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/spec/config"
 )
 
@@ -208,7 +209,7 @@ func cause(err error) string {
 func evidence(text string) (out []string) {
 	const most = 10
 	for line := range strings.Lines(text) {
-		if line = oneLine(strings.TrimSpace(line), evidenceBytesMax); line != "" {
+		if line = records.OneLine(strings.TrimSpace(line), records.EvidenceBytesMax); line != "" {
 			out = append(out, line)
 		}
 	}
@@ -234,7 +235,7 @@ func (r *runner) reconfigured(ctx context.Context, o configOutcome) {
 		slices.Sort(o.changed)
 		text := "it has a new " + strings.Join(o.changed, ", ")
 		r.a.Log.Info(text, "instance", r.id)
-		r.a.decide(ctx, r, pando.DecidedConfig, text, nil)
+		r.decide(ctx, pando.DecidedConfig, text, nil)
 	}
 	r.complain(o.refused)
 	if len(c.refused) > 0 && !c.retries {
@@ -260,7 +261,7 @@ func (r *runner) complain(refused map[string]refusal) {
 		if was[name] == one.reason {
 			continue
 		}
-		d := r.a.decision(r, pando.DecidedConfig,
+		d := r.decision(pando.DecidedConfig,
 			pando.ConfigKept+name+": "+one.reason, nil)
 		d.Lines = one.lines
 		r.a.Log.Warn("an instance keeps an older config", "instance", r.id, "config", name,
@@ -276,6 +277,6 @@ func (r *runner) complain(refused map[string]refusal) {
 // explainConfig shows a reason on the line of the instance.
 func (r *runner) explainConfig(reason string, d *pando.Decision) {
 	r.inst.Reason = reason
-	r.recorder.add(r.inst, d)
+	r.recorder.Add(r.inst, d)
 	r.show()
 }

@@ -120,8 +120,8 @@ func TestOtherServicesConcernNoConfig(t *testing.T) {
 		if got := b.because(); len(got) > 0 {
 			t.Errorf("other services changed its config: %q", got)
 		}
-		b.agent.records.mu.Lock()
-		defer b.agent.records.mu.Unlock()
+		b.agent.records.Lock()
+		defer b.agent.records.Unlock()
 		if n := len(b.agent.crews.sources); n != 1 {
 			t.Errorf("the agent follows %d services for its configs", n)
 		}

@@ -9,12 +9,15 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/steer"
 )
 
 // crews are the runners of this host. The lock of the records guards them.
 type crews struct {
-	records  *records
+	host     pando.HostName
+	clock    pando.Clock
+	records  *records.Records
 	steering *steer.Queue
 	runners  map[pando.InstanceID]*runner
 	of       map[pando.ServiceKey][]*runner // per service, sorted by instance name
@@ -24,9 +27,11 @@ type crews struct {
 	at       map[netip.Addr]*runner // by the addresses of their sandboxes
 }
 
-func newCrews(r *records, q *steer.Queue) *crews {
+func newCrews(
+	h pando.HostName, r *records.Records, q *steer.Queue, c pando.Clock,
+) *crews {
 	return &crews{
-		records: r, steering: q, runners: map[pando.InstanceID]*runner{},
+		host: h, clock: c, records: r, steering: q, runners: map[pando.InstanceID]*runner{},
 		of:       map[pando.ServiceKey][]*runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		sources:  sources{}, at: map[netip.Addr]*runner{},
@@ -35,8 +40,8 @@ func newCrews(r *records, q *steer.Queue) *crews {
 
 // runner returns the runner of an instance of this host.
 func (c *crews) runner(i pando.InstanceID) (*runner, error) {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	r, ok := c.runners[i]
 	if !ok {
 		return nil, fmt.Errorf("instance %s: %w on this host", i, pando.ErrNotFound)
@@ -56,9 +61,8 @@ func (c *crews) enlist(r *runner) {
 
 // delist removes a runner that has ended.
 func (c *crews) delist(r *runner) {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
-	defer c.records.announce()
+	c.records.Lock()
+	defer c.records.UnlockChanged()
 	delete(c.runners, r.id)
 	c.locate(r, r.shown.link, pando.Link{})
 	c.unfollow(r)
@@ -80,8 +84,8 @@ func (c *crews) everyRunner() (out []*runner) {
 
 // wakeAll makes every runner look again.
 func (c *crews) wakeAll() {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	for _, r := range c.everyRunner() {
 		r.post(look{})
 	}
@@ -89,8 +93,8 @@ func (c *crews) wakeAll() {
 
 // shown stores the state of a runner, and steers the service again if its table differs.
 func (c *crews) shown(r *runner, now status) {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	was := r.shown
 	r.shown = now
 	c.locate(r, was.link, now.link)
@@ -115,8 +119,8 @@ func (c *crews) locate(r *runner, was, now pando.Link) {
 
 // TenantAt returns the tenant of the instance of this host with an address.
 func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	r, ok := c.at[a]
 	if !ok {
 		return "", false
@@ -127,8 +131,8 @@ func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
 // statusOf returns the state of a runner, with a step of control that the runner has not received
 // yet.
 func (c *crews) statusOf(r *runner) status {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	return c.current(r)
 }
 
@@ -136,7 +140,7 @@ func (c *crews) statusOf(r *runner) status {
 // yet. The caller holds the lock.
 func (c *crews) current(r *runner) status {
 	now := r.shown
-	if v, ok := c.records.world.Instances[r.id]; ok {
+	if v, ok := c.records.World.Instances[r.id]; ok {
 		now.inst, _ = controlled(now.inst, v.V)
 	}
 	return now
@@ -147,7 +151,7 @@ func (c *crews) current(r *runner) status {
 // holds the lock.
 func (c *crews) fellows(asker *runner) (youngest []pando.InstanceStatus, all int) {
 	s := asker.service
-	e := c.records.world.Endpoints[s].V
+	e := c.records.World.Endpoints[s].V
 	youngest = make([]pando.InstanceStatus, 0, pando.PeersMax+1)
 	seen := false
 	add := func(i pando.Instance) {
@@ -192,7 +196,7 @@ func (c *crews) takers(s pando.ServiceKey) map[pando.InstanceID]bool {
 // count finds the instances of a service that take flows. The caller holds the lock.
 func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 	in := map[pando.InstanceID]bool{}
-	for _, t := range c.records.world.Endpoints[s].V.Seats {
+	for _, t := range c.records.World.Endpoints[s].V.Seats {
 		if c.runners[t.Instance] == nil && t.Phase.TakesFlows() {
 			in[t.Instance] = true
 		}
@@ -210,8 +214,8 @@ const silentMax = 8
 
 // silent names the instances whose shims do not answer, with the reasons.
 func (c *crews) silent() string {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	var all []string
 	more := 0
 	for _, r := range c.everyRunner() {

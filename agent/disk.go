@@ -18,13 +18,13 @@ func newRoom(a *Agent) *room.Guard {
 
 // heldVolumes returns the volumes that programs of this host may write.
 func (a *Agent) heldVolumes() (out []room.Held) {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
+	a.records.Lock()
+	defer a.records.Unlock()
 	for _, r := range a.crews.everyRunner() {
 		if !r.shown.runs {
 			continue
 		}
-		spec, _ := a.records.world.SpecOf(r.service, r.shown.inst.Revision)
+		spec, _ := a.records.World.SpecOf(r.service, r.shown.inst.Revision)
 		out = append(out, room.HeldBy(r.shown.inst, spec)...)
 	}
 	return out

@@ -38,9 +38,9 @@ func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time
 			return r.again(ctx, "commit the last writes", err)
 		}
 	}
-	result, err := r.a.push(ctx, r)
+	result, err := r.push(ctx)
 	if errors.Is(err, branch.ErrMoved) {
-		r.a.decide(ctx, r, pando.DecidedSalvage, err.Error(), nil)
+		r.decide(ctx, pando.DecidedSalvage, err.Error(), nil)
 		r.become(pando.PhaseMerged, "not merged: the service has moved; its commits stay here")
 		return atOnce
 	}
@@ -49,16 +49,16 @@ func (r *runner) salvage(ctx context.Context, i pando.Instance, how string) time
 	}
 	if n := result.Taken + result.Merged; i.Phase == pando.PhaseFailed && n > 0 {
 		reason := fmt.Sprintf("%d paths of its committed state were merged", n)
-		r.a.decide(ctx, r, pando.DecidedSalvage, reason, nil)
+		r.decide(ctx, pando.DecidedSalvage, reason, nil)
 	}
 	r.become(pando.PhaseMerged, how)
 	return atOnce
 }
 
-// recordEnd records the end, then removes the sandbox and then the record. In this order, an agent that
-// starts in between never starts the instance again.
+// recordEnd records the end, then removes the sandbox and then the record. In this order, an agent
+// that starts in between never starts the instance again.
 func (r *runner) recordEnd(ctx context.Context) time.Duration {
-	if err := r.recorder.flush(ctx); err != nil {
+	if err := r.recorder.Flush(ctx); err != nil {
 		return r.again(ctx, "record the end of an instance", err)
 	}
 	failpoint.Hit("die recorded")
@@ -70,10 +70,10 @@ func (r *runner) recordEnd(ctx context.Context) time.Duration {
 	if err := r.readIntents(ctx); err != nil {
 		return r.again(ctx, "read the asks about an instance", err)
 	}
-	if _, err := r.a.records.commit(ctx, r.lastTxn()); err != nil {
+	if _, err := r.a.records.Commit(ctx, r.lastTxn()); err != nil {
 		if errors.Is(err, pando.ErrConflict) {
 			r.end.stale = r.intentsOfInstance() // they are read again
-			r.a.records.forgetIntents(r.end.stale...)
+			r.a.records.ForgetIntents(r.end.stale...)
 			return 5 * time.Millisecond
 		}
 		return r.again(ctx, "remove the record of an instance", err)
@@ -82,8 +82,8 @@ func (r *runner) recordEnd(ctx context.Context) time.Duration {
 	return r.removeAll(ctx)
 }
 
-// removeVolumes deletes the volumes of a service that exists for one run. The record of the instance
-// is still there, so an agent that starts in between deletes them as well.
+// removeVolumes deletes the volumes of a service that exists for one run. The record of the
+// instance is still there, so an agent that starts in between deletes them as well.
 func (r *runner) removeVolumes(ctx context.Context) {
 	_, spec := r.described(r.inst)
 	if !spec.IsOnce() || r.inst.Run == nil || r.a.Kept == nil {
@@ -103,16 +103,16 @@ func (r *runner) removeVolumes(ctx context.Context) {
 func (r *runner) lastTxn() pando.Txn {
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
-	r.a.records.read(func(*world.World) {
+	r.a.records.Read(func(*world.World) {
 		var ends []pando.IntentID
-		for id, v := range r.a.records.intents {
+		for id, v := range r.a.records.Intents {
 			if r.endsWith(v.V) && v.V.State.May(pando.IntentDead) {
 				ends = append(ends, id)
 			}
 		}
 		slices.Sort(ends)
 		for _, id := range ends {
-			v := r.a.records.intents[id]
+			v := r.a.records.Intents[id]
 			dead := v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone")
 			t.If = append(t.If, v.If())
 			t.Put = append(t.Put, dead)
@@ -128,8 +128,8 @@ func (r *runner) endsWith(i pando.Intent) bool {
 
 // intentsOfInstance returns the known intents of the instance.
 func (r *runner) intentsOfInstance() (ids []pando.IntentID) {
-	r.a.records.read(func(*world.World) {
-		for id, i := range r.a.records.intents {
+	r.a.records.Read(func(*world.World) {
+		for id, i := range r.a.records.Intents {
 			if i.V.Instance == r.id || id == r.inst.Intent || id == r.inst.Halt {
 				ids = append(ids, id)
 			}
@@ -138,15 +138,15 @@ func (r *runner) intentsOfInstance() (ids []pando.IntentID) {
 	return ids
 }
 
-// readIntents reads the intents that end with the instance. A former agent may have written one that
-// the record does not name.
+// readIntents reads the intents that end with the instance. A former agent may have written one
+// that the record does not name.
 func (r *runner) readIntents(ctx context.Context) error {
 	if r.inherited {
 		if err := r.a.askReads.read(ctx, r.service, r.enlisted); err != nil {
 			return err
 		}
 	}
-	return r.a.records.bringIntents(ctx, r.service, append(r.end.stale, r.inst.Halt)...)
+	return r.a.records.BringIntents(ctx, r.service, append(r.end.stale, r.inst.Halt)...)
 }
 
 // askReads reads the asks of services that former agents wrote for instances of this host. The asks
@@ -176,7 +176,7 @@ func (q *askReads) read(ctx context.Context, s pando.ServiceKey, after uint64) e
 	q.forget()
 	began := q.seq.Add(1)
 	here := func(i pando.Intent) bool { r := q.a.crews.runners[i.Instance]; return r != nil && r.endsWith(i) }
-	if err := q.a.records.readIntents(ctx, pando.Intent{Service: s}.Key(), here); err != nil {
+	if err := q.a.records.ReadIntents(ctx, pando.Intent{Service: s}.Key(), here); err != nil {
 		return err
 	}
 	q.began[s] = began
@@ -185,7 +185,7 @@ func (q *askReads) read(ctx context.Context, s pando.ServiceKey, after uint64) e
 
 // forget drops the services without an instance here. The caller holds the turn.
 func (q *askReads) forget() {
-	q.a.records.read(func(*world.World) {
+	q.a.records.Read(func(*world.World) {
 		maps.DeleteFunc(q.began, func(s pando.ServiceKey, _ uint64) bool { return len(q.a.crews.of[s]) == 0 })
 	})
 }
@@ -223,11 +223,11 @@ func (r *runner) removeAll(ctx context.Context) time.Duration {
 		return r.again(ctx, "drop the branch of an instance that is gone", err)
 	}
 	r.endTableWait()
-	r.recorder.close()
+	r.recorder.Close()
 	r.events.close()
-	r.a.records.forgetIntents(r.intentsOfInstance()...)
+	r.a.records.ForgetIntents(r.intentsOfInstance()...)
 	r.a.crews.delist(r)
-	r.a.records.read(func(*world.World) { r.a.scope.rescope(r.service) })
+	r.a.records.Read(func(*world.World) { r.a.scope.rescope(r.service) })
 	r.a.branches.Forget(r.id)
 	r.gone = true
 	return 0
@@ -256,23 +256,23 @@ func (r *runner) die(ctx context.Context, q deathAsked) death {
 	if err := r.mayDie(asked); err != nil {
 		return death{err: err}
 	}
-	if err := r.recorder.flush(asked); err != nil {
+	if err := r.recorder.Flush(asked); err != nil {
 		return death{err: err}
 	}
 	const why = "its state is in main"
 	now := r.a.Clock.Now()
-	known := r.a.records.record(r.id)
+	known := r.a.records.Record(r.id)
 	inst := r.inst
 	inst.Halt, inst.Walk = known.V.Halt, known.V.Walk || inst.Walk
 	if inst.Phase == pando.PhaseDraining {
 		inst = inst.Become(pando.PhaseDrained, now, "its application reports that it is drained")
 	}
 	inst = inst.Become(pando.PhaseMerged, now, why)
-	intent := r.a.intent(r, pando.VerbDie, q.inputs)
+	intent := r.newIntent(pando.VerbDie, q.inputs)
 	intent.Instance = r.id
 	intent = intent.Become(pando.IntentAsked, now, reasonOf(q.ask)).
 		Become(pando.IntentGranted, now, why).Become(pando.IntentMerged, now, why)
-	_, err := r.a.records.commit(asked, pando.Txn{
+	_, err := r.a.records.Commit(asked, pando.Txn{
 		If: []pando.Condition{known.If()}, Put: []pando.Stored{inst, intent},
 	})
 	failpoint.Hit("die merged")

@@ -29,10 +29,10 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 		a.leaveBy = a.Clock.Now().Add(drain)
 		return a.leaveBy.Add(settleMax + a.longestStop())
 	}
-	a.records.mu.Lock()
+	a.records.Lock()
 	orderBy, begun := a.Clock.Now().Add(orderWaitMax), false
 	bound := from()
-	a.records.mu.Unlock()
+	a.records.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
 	a.crews.wakeAll()                             // drains end at leaveBy at the latest
@@ -40,19 +40,20 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 		return a.here(), err
 	}
 	for {
-		a.records.mu.Lock()
-		host, joined := a.records.world.Hosts[a.Host.Name]
-		begun = begun || ordered(a.records.world, a.crews.everyRunner())
+		changed := a.records.News()
+		a.records.Lock()
+		host, joined := a.records.World.Hosts[a.Host.Name]
+		begun = begun || ordered(a.records.World, a.crews.everyRunner())
 		if !begun && a.Clock.Now().Before(orderBy) {
 			bound = from()
 		}
-		left, changed := len(a.crews.runners), a.records.changed
-		a.records.mu.Unlock()
+		left = len(a.crews.runners)
+		a.records.Unlock()
 		if joined && host.V.Leaving && left == 0 && a.heralding.handedOver() && a.routing.quiet() ||
 			a.Clock.Now().After(bound) {
 			return left, nil
 		}
-		if err := a.records.awaitChange(ctx, changed, leaveLook); err != nil {
+		if err := a.records.AwaitChange(ctx, changed, leaveLook); err != nil {
 			return left, err
 		}
 	}
@@ -68,21 +69,21 @@ func ordered(w *world.World, all []*runner) bool {
 
 // leavesBy returns the deadline for connections when the host leaves, or zero if it stays.
 func (a *Agent) leavesBy() time.Time {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
+	a.records.Lock()
+	defer a.records.Unlock()
 	return a.leaveBy
 }
 
 func (a *Agent) here() int {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
+	a.records.Lock()
+	defer a.records.Unlock()
 	return len(a.crews.runners)
 }
 
 // longestStop returns the longest stop time of any instance here. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
 	for _, r := range a.crews.everyRunner() {
-		spec, _ := a.records.world.SpecOf(r.service, r.shown.inst.Revision)
+		spec, _ := a.records.World.SpecOf(r.service, r.shown.inst.Revision)
 		most = max(most, pando.Seconds(spec.StopSeconds))
 	}
 	return most

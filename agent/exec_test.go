@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
+	"pando.run/pando/driver/sim"
 )
 
 func TestTheSessionsOfATenantLeaveRoomForOthers(t *testing.T) {
@@ -43,7 +45,7 @@ func TestTheSessionsOfATenantLeaveRoomForOthers(t *testing.T) {
 }
 
 func TestAnAddressHasTheTenantOfItsInstance(t *testing.T) {
-	c := newCrews(&records{}, nil)
+	c := newCrews("h1", records.New(records.Config{}), nil, sim.Clock{})
 	r := &runner{id: "shop-1", service: pando.ServiceKey{Tenant: "acme", Name: "shop"}}
 	a, b := netip.MustParseAddr("10.128.0.2"), netip.MustParseAddr("10.128.0.3")
 	c.locate(r, pando.Link{}, pando.Link{IP4: a})

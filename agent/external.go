@@ -17,7 +17,7 @@ func (r *runner) judgeExternal(ctx context.Context, e pando.External, fall int, 
 		r.watch.falls, r.watch.spared = 0, false
 		r.setWeight(e.Weight, "it answers its live probes again")
 		if back {
-			r.a.decide(ctx, r, pando.DecidedUnhealthy,
+			r.decide(ctx, pando.DecidedUnhealthy,
 				fmt.Sprintf("%s answers again and gets new connections", at), nil)
 		}
 		return
@@ -30,26 +30,26 @@ func (r *runner) judgeExternal(ctx context.Context, e pando.External, fall int, 
 	case r.a.crews.onlyShare(r):
 		if !r.watch.spared { // record it once until the endpoint answers again
 			r.watch.spared = true
-			r.a.decide(ctx, r, pando.DecidedUnhealthy,
+			r.decide(ctx, pando.DecidedUnhealthy,
 				reason+"; it stays, for no other endpoint gets new connections", nil)
 		}
 	default:
 		r.setWeight(0, reason)
-		r.a.decide(ctx, r, pando.DecidedUnhealthy,
+		r.decide(ctx, pando.DecidedUnhealthy,
 			reason+"; it gets no new connections until it answers", nil)
 	}
 }
 
 // onlyShare reports whether no other instance of the service has a share of new flows.
 func (c *crews) onlyShare(r *runner) bool {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	for _, o := range c.of[r.service] {
 		if s := c.current(o); o != r && s.runs && s.inst.Phase.TakesFlows() && s.inst.Weight > 0 {
 			return false
 		}
 	}
-	for _, t := range c.records.world.Endpoints[r.service].V.Seats {
+	for _, t := range c.records.World.Endpoints[r.service].V.Seats {
 		if c.runners[t.Instance] == nil && t.Phase.TakesFlows() && t.Weight > 0 {
 			return false
 		}

@@ -91,10 +91,10 @@ func (s heraldSource) View() herald.View {
 	for _, name := range a.Liveness.Dead() {
 		v.Dead[string(name)] = true
 	}
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	v.At = a.records.world.Seen
-	for name, h := range a.records.world.Hosts {
+	a.records.Lock()
+	defer a.records.Unlock()
+	v.At = a.records.World.Seen
+	for name, h := range a.records.World.Hosts {
 		if name != a.Host.Name && !(tables{a}).vouched(h.V) {
 			continue
 		}
@@ -114,9 +114,9 @@ func (s heraldSource) Changed() <-chan struct{} { return s.a.Liveness.Changed() 
 
 // VIPs implements herald.Source.
 func (s heraldSource) VIPs(in pando.Shares) (all []netip.Addr) {
-	s.a.records.mu.Lock()
-	defer s.a.records.mu.Unlock()
-	for _, svc := range s.a.records.world.Services {
+	s.a.records.Lock()
+	defer s.a.records.Unlock()
+	for _, svc := range s.a.records.World.Services {
 		for _, vip := range []netip.Addr{svc.V.VIP4, svc.V.VIP6} {
 			if vip.IsValid() && in.Has(pando.VIPShare(vip)) {
 				all = append(all, vip)

@@ -66,8 +66,8 @@ func (r *runner) runRecoverHook(
 	return 0
 }
 
-// removeHookSandbox removes the sandbox of a hook that could not be removed at its end. No other sandbox of the
-// instance begins before that. It returns the wait before the next attempt, or 0.
+// removeHookSandbox removes the sandbox of a hook that could not be removed at its end. No other
+// sandbox of the instance begins before that. It returns the wait before the next attempt, or 0.
 func (r *runner) removeHookSandbox(ctx context.Context) time.Duration {
 	left := r.end.left
 	if left == nil || r.birth.hooking.begun {
@@ -83,7 +83,7 @@ func (r *runner) removeHookSandbox(ctx context.Context) time.Duration {
 // explain records why an instance waits in its phase.
 func (r *runner) explain(reason string) {
 	r.inst.Reason = reason
-	r.recorder.add(r.inst, nil)
+	r.recorder.Add(r.inst, nil)
 	r.show()
 }
 
@@ -135,7 +135,7 @@ func positionIn(lines []string) (pando.Position, error) {
 
 // failHook fails the instance because of its hook or a check, with their last lines as evidence.
 func (r *runner) failHook(reason string, lines []string) {
-	d := r.a.decision(r, pando.DecidedFailed, reason, nil)
+	d := r.decision(pando.DecidedFailed, reason, nil)
 	d.Lines = lines
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
@@ -151,8 +151,8 @@ func (r *runner) lead(term int64) {
 		reason = fmt.Sprintf("%s leads in term %d", name, term)
 	}
 	r.inst.Term = term
-	d := r.a.decision(r, pando.DecidedLeader, reason, map[string]float64{"term": float64(term)})
-	r.recorder.add(r.inst, &d)
+	d := r.decision(pando.DecidedLeader, reason, map[string]float64{"term": float64(term)})
+	r.recorder.Add(r.inst, &d)
 	r.show()
 }
 

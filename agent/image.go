@@ -19,8 +19,8 @@ type fetching struct {
 	err         error
 }
 
-// fetchFiles begins to bring the files that a start lacks, and imagePulled wakes the runner. The pull ends
-// with the instance. It returns an error if they cannot be had.
+// fetchFiles begins to bring the files that a start lacks, and imagePulled wakes the runner. The
+// pull ends with the instance. It returns an error if they cannot be had.
 func (r *runner) fetchFiles(files pando.Image) error {
 	switch {
 	case r.birth.fetching.done && r.birth.fetching.err == nil:
@@ -53,17 +53,17 @@ func (r *runner) explainFetch(what string) {
 	if what != "" {
 		r.inst.Reason += "; it waits for " + what
 	}
-	r.recorder.add(r.inst, nil)
+	r.recorder.Add(r.inst, nil)
 	r.show()
 }
 
 // imageHosts returns the other hosts that may have an image: the one that read it, then the others
 // by name.
 func (a *Agent) imageHosts(i pando.Image) []pando.Host {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
+	a.records.Lock()
+	defer a.records.Unlock()
 	var out []pando.Host
-	for _, h := range a.records.world.Hosts {
+	for _, h := range a.records.World.Hosts {
 		if h.V.Name != a.Host.Name {
 			out = append(out, h.V)
 		}
@@ -82,17 +82,17 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 
 // HasHostAt reports whether a host of the cluster has an address.
 func (a *Agent) HasHostAt(at netip.Addr) bool {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	return a.records.world.HasHostAt(at)
+	a.records.Lock()
+	defer a.records.Unlock()
+	return a.records.World.HasHostAt(at)
 }
 
 // ImagesInUse returns the digests of images and bundles that a revision known to this host has.
 func (a *Agent) ImagesInUse() map[string]bool {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
+	a.records.Lock()
+	defer a.records.Unlock()
 	out := map[string]bool{}
-	for _, i := range a.records.world.Instances {
+	for _, i := range a.records.World.Instances {
 		if i.V.From != "" {
 			out[i.V.From] = true
 		}
@@ -100,7 +100,7 @@ func (a *Agent) ImagesInUse() map[string]bool {
 	for _, digest := range a.seeds.used() {
 		out[digest] = true
 	}
-	for _, revisions := range a.records.world.Revisions {
+	for _, revisions := range a.records.World.Revisions {
 		for _, r := range revisions {
 			if d := r.V.Spec.Files().Digest; d != "" {
 				out[d] = true

@@ -21,8 +21,8 @@ const (
 	// dieGrace is how long a drained instance that halted itself may take to merge and die. After that
 	// the agent stops it and merges its state.
 	dieGrace = 30 * time.Second
-	// drainedAgain is the wait between two events drained for a program that does not die. Its listener
-	// may have read the first one before the answer of its halt.
+	// drainedAgain is the wait between two events drained for a program that does not die. Its
+	// listener may have read the first one before the answer of its halt.
 	drainedAgain = 2 * time.Second
 )
 
@@ -75,7 +75,7 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox)
 		left := end.at.Sub(now)
 		if left <= 0 {
 			ended := r.endedText(ctx, box)
-			r.a.decide(ctx, r, pando.DecidedDrainEnd, end.why+": "+ended,
+			r.decide(ctx, pando.DecidedDrainEnd, end.why+": "+ended,
 				map[string]float64{"flows": float64(r.leave.counting.Flows)})
 			r.endDrain(end.why + ", " + ended)
 			return atOnce
@@ -85,8 +85,8 @@ func (r *runner) drain(ctx context.Context, i pando.Instance, box pando.Sandbox)
 	return look
 }
 
-// recount asks for a count of the instance's flows if one is due. The number of the last count holds
-// until then.
+// recount asks for a count of the instance's flows if one is due. The number of the last count
+// holds until then.
 func (r *runner) recount(ctx context.Context, box pando.Sandbox, now time.Time) {
 	ends, err := r.a.Steering.Ends(ctx, r.service, r.id)
 	if err != nil {
@@ -101,8 +101,8 @@ func (r *runner) recount(ctx context.Context, box pando.Sandbox, now time.Time) 
 		Answer: func(n flows.Count) { r.post(flowsCounted{n}) }}, prompt)
 }
 
-// noteCount applies the result of a count. A count from before the table without the instance proves
-// nothing, because new flows came. Neither does a count of zero without that table.
+// noteCount applies the result of a count. A count from before the table without the instance
+// proves nothing, because new flows came. Neither does a count of zero without that table.
 func (r *runner) noteCount(ctx context.Context, m flowsCounted) {
 	now := r.a.Clock.Now()
 	r.leave.counting.Note(now, m.count)
@@ -134,8 +134,9 @@ type drainEnd struct {
 	why string
 }
 
-// drainEnds returns the bounds of a drain. That of the spec runs from the moment at which this agent
-// learned of the order, by its own clock: the clock of the host that gave the order may be off.
+// drainEnds returns the bounds of a drain. That of the spec runs from the moment at which this
+// agent learned of the order, by its own clock: the clock of the host that gave the order may be
+// off.
 func (r *runner) drainEnds(i pando.Instance) (ends []drainEnd) {
 	end := func(at time.Time, format string, about ...any) {
 		ends = append(ends, drainEnd{at, fmt.Sprintf(format, about...)})
@@ -170,9 +171,9 @@ func (r *runner) sendDrained(reason string) {
 	r.events.send(r.leave.said, pando.EventDrained, map[string]string{"reason": reason})
 }
 
-// awaitDeath waits for the application to merge and die. It stops the application after a grace period,
-// or at once if another party took the instance out and the program reads no events. Then it merges
-// the state for the instance. It repeats the event drained as long as it waits.
+// awaitDeath waits for the application to merge and die. It stops the application after a grace
+// period, or at once if another party took the instance out and the program reads no events. Then
+// it merges the state for the instance. It repeats the event drained as long as it waits.
 func (r *runner) awaitDeath(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if box != nil && r.exited == nil && !r.leave.stopped {
 		if wait := r.patience(i); wait > 0 {
@@ -187,8 +188,8 @@ func (r *runner) awaitDeath(ctx context.Context, i pando.Instance, box pando.San
 	return r.salvage(ctx, i, "merged for it after it stopped")
 }
 
-// stopProgram stops the program in a goroutine of its own, because a program that stops may still call its
-// API. The message stopEnded reports the end.
+// stopProgram stops the program in a goroutine of its own, because a program that stops may still
+// call its API. The message stopEnded reports the end.
 func (r *runner) stopProgram(box pando.Sandbox) {
 	r.leave.stopping = true
 	warm := r.inst.Warm

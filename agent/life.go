@@ -62,8 +62,9 @@ func (r *runner) startInstance(ctx context.Context, i pando.Instance, box pando.
 	return atOnce
 }
 
-// enterRotation moves a ready instance into rotation once its table is in force. Until then the instance
-// stays ready. It returns the wait before the next look, or zero if the table wakes the instance.
+// enterRotation moves a ready instance into rotation once its table is in force. Until then the
+// instance stays ready. It returns the wait before the next look, or zero if the table wakes the
+// instance.
 func (r *runner) enterRotation(ctx context.Context) time.Duration {
 	steered, err := r.tableInForce()
 	if steered {
@@ -80,7 +81,7 @@ func (r *runner) enterRotation(ctx context.Context) time.Duration {
 		" the agent's log has the reason"
 	if r.inst.Reason != reason {
 		r.inst.Reason = reason
-		r.recorder.add(r.inst, nil)
+		r.recorder.Add(r.inst, nil)
 		r.show()
 	}
 	r.pullState(ctx)
@@ -118,8 +119,8 @@ func (r *runner) wakeReserve(ctx context.Context, box pando.Sandbox) time.Durati
 	return atOnce
 }
 
-// pullState brings the state of an instance from the reserve up to date. It may wait for the disk, so
-// it runs after the instance is steered to.
+// pullState brings the state of an instance from the reserve up to date. It may wait for the disk,
+// so it runs after the instance is steered to.
 func (r *runner) pullState(ctx context.Context) {
 	if !r.birth.behind {
 		return
@@ -131,8 +132,8 @@ func (r *runner) pullState(ctx context.Context) {
 	}
 }
 
-// createBranch creates the instance's branch of the state durably while the program starts. Users of the
-// branch wait for it.
+// createBranch creates the instance's branch of the state durably while the program starts. Users
+// of the branch wait for it.
 func (r *runner) createBranch() {
 	r.a.spawn(r.a.branches.Bear(r.service, r.id, r.inst.Revision))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/test/failpoint"
 )
 
@@ -26,9 +27,9 @@ type watch struct {
 	overload overload
 }
 
-// watchHealth sends the live probe of the spec to an instance in rotation. It reports an instance that does
-// not answer, and control replaces it: only control knows how many of the service are out on all
-// hosts. Overload is not death.
+// watchHealth sends the live probe of the spec to an instance in rotation. It reports an instance
+// that does not answer, and control replaces it: only control knows how many of the service are out
+// on all hosts. Overload is not death.
 func (r *runner) watchHealth(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	soon := time.Duration(0)
 	if i.Phase == pando.PhaseReady {
@@ -83,32 +84,33 @@ func (r *runner) watchHealth(ctx context.Context, i pando.Instance, box pando.Sa
 	return every
 }
 
-// setWeight gives an instance in rotation another share of new flows. An overloaded one recovers with
-// less of them, before it is taken out. Its established flows stay.
+// setWeight gives an instance in rotation another share of new flows. An overloaded one recovers
+// with less of them, before it is taken out. Its established flows stay.
 func (r *runner) setWeight(weight int, reason string) {
 	if r.inst.Phase != pando.PhaseInRotation || r.inst.Weight == weight {
 		return
 	}
-	r.inst.Weight, r.inst.Reason = weight, oneLine(reason, evidenceBytesMax)
-	r.recorder.add(r.inst, nil)
+	r.inst.Weight, r.inst.Reason = weight, records.OneLine(reason, records.EvidenceBytesMax)
+	r.recorder.Add(r.inst, nil)
 	r.show()
 }
 
-// reportUnwell marks an instance that does not answer, for control. That is no failure of the instance,
-// so its replacement starts without a back-off. A new revision on trial has failed: its rollout ends.
+// reportUnwell marks an instance that does not answer, for control. That is no failure of the
+// instance, so its replacement starts without a back-off. A new revision on trial has failed: its
+// rollout ends.
 func (r *runner) reportUnwell(reason string) {
 	if r.inst.Phase != pando.PhaseInRotation || r.inst.Unwell != "" {
 		return
 	}
-	d := r.a.decision(r, pando.DecidedUnhealthy, reason, nil)
-	svc, _ := r.a.records.service(r.service, r.inst.Revision)
+	d := r.decision(pando.DecidedUnhealthy, reason, nil)
+	svc, _ := r.a.records.Service(r.service, r.inst.Revision)
 	if svc.Target != svc.Current && r.inst.Revision == svc.Target {
-		d.Kind, d.Reason = pando.DecidedFailed, oneLine(reason, evidenceBytesMax)
+		d.Kind, d.Reason = pando.DecidedFailed, records.OneLine(reason, records.EvidenceBytesMax)
 		r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 		return
 	}
 	r.inst.Unwell = d.Reason
-	r.recorder.add(r.inst, &d)
+	r.recorder.Add(r.inst, &d)
 	r.show()
 }
 
@@ -116,7 +118,7 @@ func (r *runner) reportUnwell(reason string) {
 func (r *runner) updateHears() {
 	if h := r.hears(r.inst); h != r.inst.Hears {
 		r.inst.Hears = h
-		r.recorder.add(r.inst, nil)
+		r.recorder.Add(r.inst, nil)
 		r.show()
 	}
 }
@@ -127,7 +129,7 @@ func (r *runner) clearUnwell() {
 		return
 	}
 	r.inst.Unwell = ""
-	r.recorder.add(r.inst, nil)
+	r.recorder.Add(r.inst, nil)
 	r.show()
 }
 

@@ -91,8 +91,8 @@ func joined(all []pando.LogLines, follow bool) pando.LogLines {
 func (w *window) endWith(ctx context.Context, i pando.InstanceID, lines pando.LogLines) {
 	go func() {
 		defer lines.Close()
-		gone := func() bool { _, there := w.agent.records.world.Instances[i]; return !there }
-		if w.agent.records.wait(ctx, gone) == nil {
+		gone := func() bool { _, there := w.agent.records.World.Instances[i]; return !there }
+		if w.agent.records.Wait(ctx, gone) == nil {
 			_ = pando.Sleep(ctx, w.agent.Clock, logRest)
 		}
 	}()

@@ -23,9 +23,9 @@ func isMeasured(e pando.Endpoints) bool {
 func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 	t, _ := tables(m).Table(s)
 	a := m.a
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	e, ok := a.records.world.Endpoints[s]
+	a.records.Lock()
+	defer a.records.Unlock()
+	e, ok := a.records.World.Endpoints[s]
 	if !ok || !isMeasured(e.V) {
 		return out, false
 	}
@@ -57,9 +57,9 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 
 // Ingress implements meter.Source.
 func (m measured) Ingress() (place, hosts int) {
-	m.a.records.mu.Lock()
-	defer m.a.records.mu.Unlock()
-	names := slices.Sorted(maps.Keys(m.a.records.world.Hosts))
+	m.a.records.Lock()
+	defer m.a.records.Unlock()
+	names := slices.Sorted(maps.Keys(m.a.records.World.Hosts))
 	place, _ = slices.BinarySearch(names, m.a.Host.Name)
 	return place, len(names)
 }

@@ -94,7 +94,7 @@ func (d *departures) begin(ctx context.Context, r *runner, m pando.Move) error {
 	if err != nil {
 		return err
 	}
-	if err := r.recorder.flush(ctx); err != nil {
+	if err := r.recorder.Flush(ctx); err != nil {
 		d.stay(r, m, false)
 		return fmt.Errorf("record the move: %w", err)
 	}
@@ -188,7 +188,7 @@ func (d *departures) stay(r *runner, m pando.Move, answered bool) {
 				return
 			}
 		}
-		if d.a.records.record(r.id).Modified == 0 {
+		if d.a.records.Record(r.id).Modified == 0 {
 			return // it is on the other host
 		}
 		if answered {
@@ -204,14 +204,14 @@ func (d *departures) stay(r *runner, m pando.Move, answered bool) {
 // unmark writes the record without the mark, unless the record is gone.
 func (d *departures) unmark(ctx context.Context, r *runner) error {
 	for {
-		if err := r.recorder.flush(ctx); err != nil {
+		if err := r.recorder.Flush(ctx); err != nil {
 			return err
 		}
-		v := d.a.records.record(r.id)
+		v := d.a.records.Record(r.id)
 		if v.Modified == 0 || v.V.Move == nil {
 			return nil
 		}
-		if err := d.a.records.awaitChange(ctx, d.a.records.nextChange(), retryWait); err != nil {
+		if err := d.a.records.AwaitChange(ctx, d.a.records.News(), retryWait); err != nil {
 			return err
 		}
 	}
@@ -227,10 +227,10 @@ func (d *departures) resume(ctx context.Context, r *runner) {
 
 // handOver sends the packets that came for a program after it stopped to its new host.
 func (d *departures) handOver(r *runner, box pando.Sandbox) {
-	d.a.records.mu.Lock()
+	d.a.records.Lock()
 	m, ok := d.to[r.id]
 	delete(d.to, r.id)
-	d.a.records.mu.Unlock()
+	d.a.records.Unlock()
 	if !ok {
 		return // the sandbox counts them
 	}
@@ -250,12 +250,12 @@ func (d *departures) handOver(r *runner, box pando.Sandbox) {
 
 // Moving implements pando.HostAgent.
 func (d *departures) Moving(_ context.Context, id string) (bool, error) {
-	d.a.records.mu.Lock()
-	defer d.a.records.mu.Unlock()
-	if d.a.records.world.Seen == 0 {
+	d.a.records.Lock()
+	defer d.a.records.Unlock()
+	if d.a.records.World.Seen == 0 {
 		return false, fmt.Errorf("%w: this agent has no records yet", pando.ErrNotReady)
 	}
-	for _, v := range d.a.records.world.On(d.a.Host.Name) {
+	for _, v := range d.a.records.World.On(d.a.Host.Name) {
 		if v.Move != nil && v.Move.ID == id {
 			return true, nil
 		}
@@ -304,8 +304,8 @@ func (d *departures) mark(r *runner, q departs) {
 	}
 	mark := q.move.MoveMark
 	r.moving, r.inst.Move = true, &mark
-	d.a.records.read(func(*world.World) { d.to[r.id] = q.move })
-	r.recorder.add(r.inst, nil)
+	d.a.records.Read(func(*world.World) { d.to[r.id] = q.move })
+	r.recorder.Add(r.inst, nil)
 	r.show()
 	q.answer <- nil
 }
@@ -313,8 +313,8 @@ func (d *departures) mark(r *runner, q departs) {
 // clear takes the mark of a move away. Its runner calls it.
 func (d *departures) clear(r *runner) {
 	r.inst.Move = nil
-	d.a.records.read(func(*world.World) { delete(d.to, r.id) })
-	r.recorder.add(r.inst, nil)
+	d.a.records.Read(func(*world.World) { delete(d.to, r.id) })
+	r.recorder.Add(r.inst, nil)
 	r.show()
 }
 

@@ -10,7 +10,7 @@ import (
 // notify sends the instances of this host the changes of a commit that concern them. The caller
 // holds the lock.
 func (c *crews) notify(n news) {
-	now := c.records.config.Clock.Now()
+	now := c.clock.Now()
 	for _, s := range n.names() {
 		if len(c.of[s]) > 0 {
 			c.notifyCrew(s, n.services[s], now)
@@ -26,14 +26,14 @@ func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
 		}
 	}
 	if about.endpoints {
-		e := c.records.world.Endpoints[s].V
+		e := c.records.World.Endpoints[s].V
 		b := budget{e.Scale.Min, e.Scale.Max, e.Service.Pin}
 		for _, r := range c.of[s] {
 			r.events.sendBudget(now, b)
 		}
 	}
 	if about.head {
-		data := map[string]string{"commit": c.records.world.Heads[s].V.Commit.String()}
+		data := map[string]string{"commit": c.records.World.Heads[s].V.Commit.String()}
 		for _, r := range c.of[s] {
 			r.events.send(now, pando.EventState, data)
 		}
@@ -45,8 +45,8 @@ func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
 // caller holds the lock.
 func (c *crews) turnover(s pando.ServiceKey, about *change) (changed bool) {
 	in := c.rotation[s]
-	e := c.records.world.Endpoints[s].V
-	far := len(e.Hosts) > 1 || len(e.Hosts) == 1 && e.Hosts[0] != c.records.config.Host.Name
+	e := c.records.World.Endpoints[s].V
+	far := len(e.Hosts) > 1 || len(e.Hosts) == 1 && e.Hosts[0] != c.host
 	if in == nil || about.endpoints && far {
 		before := in
 		in = c.count(s)
@@ -54,7 +54,7 @@ func (c *crews) turnover(s pando.ServiceKey, about *change) (changed bool) {
 		return before == nil || !maps.Equal(before, in)
 	}
 	for _, id := range about.instances {
-		i := c.records.world.Instances[id].V
+		i := c.records.World.Instances[id].V
 		if r := c.runners[id]; r != nil && i.Phase != "" {
 			i = c.current(r).inst
 		}

@@ -26,8 +26,8 @@ type overload struct {
 	since time.Time     // of the first look without an answer; zero: it answers
 }
 
-// isOverloaded reports whether a failed probe shows overload: the instance works, and is too busy to
-// answer. Such an instance gets fewer flows and stays.
+// isOverloaded reports whether a failed probe shows overload: the instance works, and is too busy
+// to answer. Such an instance gets fewer flows and stays.
 func (r *runner) isOverloaded(ctx context.Context, box pando.Sandbox, failed error) bool {
 	now, o := r.a.Clock.Now(), &r.watch.overload
 	u, err := box.Usage(ctx)
@@ -59,8 +59,8 @@ func (r *runner) lowerWeight(failed error) {
 // answers reports whether another instance of a service serves with its whole share, here or on a
 // host that is alive.
 func (c *crews) answers(r *runner) bool {
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	for _, o := range c.of[r.service] {
 		if o.id == r.id {
 			continue
@@ -70,9 +70,9 @@ func (c *crews) answers(r *runner) bool {
 			return true
 		}
 	}
-	e := c.records.world.Endpoints[r.service].V
+	e := c.records.World.Endpoints[r.service].V
 	for _, t := range e.Seats {
-		_, here := c.records.world.Hosts[e.HostOf(t)]
+		_, here := c.records.World.Hosts[e.HostOf(t)]
 		if c.runners[t.Instance] == nil && here && t.Phase.TakesFlows() && t.Weight == wholeWeight {
 			return true
 		}

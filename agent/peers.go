@@ -17,7 +17,7 @@ func (a *Agent) Applied(
 	ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision,
 ) (missing string, err error) {
 	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(s) }
-	err = a.records.wait(ctx, func() bool {
+	err = a.records.Wait(ctx, func() bool {
 		return a.scope.seen >= at && !slices.ContainsFunc(of, disobeys)
 	})
 	for _, s := range of {
@@ -63,7 +63,7 @@ func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 func (a *Agent) StateLog(
 	_ context.Context, s pando.ServiceKey, most int,
 ) ([]pando.StateCommit, error) {
-	return state.Open(a.Objects, s, nil).Log(a.records.head(s), most)
+	return state.Open(a.Objects, s, nil).Log(a.records.Head(s), most)
 }
 
 // State implements pando.HostAgent.
@@ -72,7 +72,7 @@ func (a *Agent) State() http.Handler {
 		return http.NotFoundHandler()
 	}
 	return a.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
-		head := a.records.head(s)
+		head := a.records.Head(s)
 		if head.IsZero() {
 			return nil, head, fmt.Errorf("state of %s: %w", s, pando.ErrNotFound)
 		}
@@ -82,17 +82,17 @@ func (a *Agent) State() http.Handler {
 
 // Aliased returns the service of a tenant that has a further name.
 func (a *Agent) Aliased(t pando.Tenant, name string) (pando.ServiceKey, bool) {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	return a.records.world.Aliased(t, name)
+	a.records.Lock()
+	defer a.records.Unlock()
+	return a.records.World.Aliased(t, name)
 }
 
 // VIPs returns the VIPs of a service by its name.
 func (a *Agent) VIPs(
 	name pando.ServiceName, tenant pando.Tenant,
 ) (v4, v6 netip.Addr, ok bool) {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	s, ok := a.records.world.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
+	a.records.Lock()
+	defer a.records.Unlock()
+	s, ok := a.records.World.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
 	return s.V.VIP4, s.V.VIP6, ok
 }

@@ -59,15 +59,15 @@ func (p *preparer) isVain(s pando.ServiceKey, now time.Time) bool {
 // The intent proposes the name of a new instance.
 func (p *preparer) prepare(i *pando.Intent) preparation {
 	a := p.a
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	svc, now := a.records.world.Services[i.Service].V, a.Clock.Now()
+	a.records.Lock()
+	defer a.records.Unlock()
+	svc, now := a.records.World.Services[i.Service].V, a.Clock.Now()
 	home := svc.Home == a.Host.Name && !svc.Removing && svc.Target == svc.Current
 	if a.Control == nil || !home || p.isVain(i.Service, now) {
 		return nothing
 	}
-	all := a.records.world.Of(i.Service)
-	spec, ok := a.records.world.SpecOf(i.Service, svc.Current)
+	all := a.records.World.Of(i.Service)
+	spec, ok := a.records.World.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
 	// Control chooses the volumes of an instance, and gives it its secrets. A config may have those.
 	// An instance that continues a seed starts no program, and a runtime of the host loads none.
@@ -133,20 +133,20 @@ func (p *preparer) load(s pando.SandboxSpec) preparation {
 					return
 				}
 				failpoint.Hit("replicate prepared")
-				a.records.mu.Lock()
+				a.records.Lock()
 				r := a.crews.runners[id]
 				late := r != nil && r.shown.begun || r == nil && granted
-				a.records.mu.Unlock()
+				a.records.Unlock()
 				if late { // no start will take this preparation
 					a.Sandboxes.Discard(id)
 				}
 			})
 		},
 		settle: func() {
-			a.records.mu.Lock()
-			_, granted = a.records.world.Instances[id]
+			a.records.Lock()
+			_, granted = a.records.World.Instances[id]
 			unused := !granted && done != nil
-			a.records.mu.Unlock()
+			a.records.Unlock()
 			if !unused {
 				return
 			}

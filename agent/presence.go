@@ -32,7 +32,7 @@ func (p *presence) watch() {
 		return
 	}
 	var others []pando.Host
-	for name, h := range p.a.records.world.Hosts {
+	for name, h := range p.a.records.World.Hosts {
 		if name != p.a.Host.Name && (tables{p.a}).vouched(h.V) {
 			others = append(others, h.V)
 		}
@@ -58,8 +58,8 @@ func (p *presence) run(ctx context.Context) {
 
 // take queues the services that a change of the verdicts concerns.
 func (p *presence) take(dead, cut []pando.HostName) {
-	p.a.records.mu.Lock()
-	defer p.a.records.mu.Unlock()
+	p.a.records.Lock()
+	defer p.a.records.Unlock()
 	next := make(map[string]string, len(dead)+len(cut))
 	for _, h := range cut {
 		next[string(h)] = isCut
@@ -90,8 +90,8 @@ func (p *presence) take(dead, cut []pando.HostName) {
 	if len(changed) == 0 {
 		return
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(p.a.records.world.Endpoints), pando.ServiceKey.Compare) {
-		on := func(h string) bool { return p.a.records.world.Endpoints[s].V.On(pando.HostName(h)) }
+	for _, s := range slices.SortedFunc(maps.Keys(p.a.records.World.Endpoints), pando.ServiceKey.Compare) {
+		on := func(h string) bool { return p.a.records.World.Endpoints[s].V.On(pando.HostName(h)) }
 		if slices.ContainsFunc(slices.Collect(maps.Keys(changed)), on) {
 			p.a.crews.steering.Changed(s)
 		}
@@ -137,8 +137,8 @@ func (p *presence) losses(l pando.Losses) pando.Losses {
 	if p.a.Liveness == nil {
 		return l
 	}
-	p.a.records.mu.Lock()
-	defer p.a.records.mu.Unlock()
+	p.a.records.Lock()
+	defer p.a.records.Unlock()
 	l.Forged, l.Dead, l.Cut = p.a.Liveness.Forged(), p.named(isDead), p.named(isCut)
 	return l
 }

@@ -66,9 +66,9 @@ func (s routeSource) View() route.View {
 		v.Blind = "the store does not renew its lease"
 	}
 	settled := a.crews.steering.Settled()
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	v.Ready = settled && a.records.world.Seen > 0
+	a.records.Lock()
+	defer a.records.Unlock()
+	v.Ready = settled && a.records.World.Seen > 0
 	v.Leaving = !a.leaveBy.IsZero()
 	others := s.others()
 	v.Hosts = len(others) + 1
@@ -90,7 +90,7 @@ func (s routeSource) dead() []pando.HostName {
 
 // others returns the other hosts with a lease. The caller holds the lock.
 func (s routeSource) others() (all []pando.Host) {
-	for name, h := range s.a.records.world.Hosts {
+	for name, h := range s.a.records.World.Hosts {
 		if name != s.a.Host.Name && tables(s).vouched(h.V) {
 			all = append(all, h.V)
 		}
@@ -109,9 +109,9 @@ func (s routeSource) Changed() <-chan struct{} {
 // Sighted implements route.Source. It asks some of the living hosts.
 func (s routeSource) Sighted(ctx context.Context) bool {
 	dead := s.dead()
-	s.a.records.mu.Lock()
+	s.a.records.Lock()
 	all := s.others()
-	s.a.records.mu.Unlock()
+	s.a.records.Unlock()
 	all = slices.DeleteFunc(all, func(h pando.Host) bool { return slices.Contains(dead, h.Name) })
 	var found atomic.Bool
 	var asks sync.WaitGroup

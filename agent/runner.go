@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/lifecycle"
 )
 
@@ -25,7 +26,7 @@ type runner struct {
 	shown    status        // as last shown; the agent's lock guards it
 	ended    chan struct{} // closed when the runner has ended
 	events   *events
-	recorder *recorder
+	recorder *records.Recorder
 	caller   caller
 	answers  answers
 	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
@@ -81,7 +82,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 		r.link = box.Link()
 	}
 	r.shown = r.status()
-	r.recorder = newRecorder(r)
+	r.recorder = a.records.NewRecorder(i.ID)
 	name := fnv.New32a()
 	_, _ = name.Write([]byte(i.ID)) // never fails
 	r.spread = time.Duration(name.Sum32() % 1024)
@@ -116,7 +117,7 @@ const atOnce = time.Microsecond
 
 func (r *runner) run(ctx context.Context) {
 	defer close(r.ended)
-	r.a.spawn(r.recorder.run)
+	r.a.spawn(r.recorder.Run)
 	if r.box != nil {
 		r.adopt(ctx)
 	}
@@ -197,7 +198,7 @@ func (r *runner) receive(ctx context.Context, m message) {
 	case recordGone:
 		r.over = true
 	case recordOld:
-		r.recorder.add(r.inst, nil)
+		r.recorder.Add(r.inst, nil)
 	case readyReported:
 		r.ready = true
 	case called:
@@ -326,7 +327,7 @@ func (r *runner) become(p pando.Phase, reason string) { r.becomeFor(p, reason, n
 func (r *runner) becomeFor(p pando.Phase, reason string, because *pando.Decision) {
 	r.inst = r.inst.Become(p, r.a.Clock.Now(), reason)
 	r.endTableWait()
-	r.recorder.add(r.inst, because)
+	r.recorder.Add(r.inst, because)
 	r.show()
 }
 
@@ -377,7 +378,7 @@ func (r *runner) spec() pando.Spec {
 
 // described returns the record of the service, and the spec by which an instance runs.
 func (r *runner) described(i pando.Instance) (pando.Service, pando.Spec) {
-	svc, spec := r.a.records.service(r.service, i.Revision)
+	svc, spec := r.a.records.Service(r.service, i.Revision)
 	if i.Run != nil {
 		spec = spec.ForRun(*i.Run)
 	}
@@ -411,7 +412,7 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 		}
 	}
 	kind := lifecycle.OfEnd(exit, r.inst.Run != nil, r.spec().Restart)
-	d := r.a.decision(r, kind, reason, inputs)
+	d := r.decision(kind, reason, inputs)
 	if r.box != nil {
 		d.Lines = r.box.LastLines(20)
 	}
@@ -419,7 +420,8 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
 
-// outgrownStopMax is how long a program may take to end that fills the disk, whatever its spec says.
+// outgrownStopMax is how long a program may take to end that fills the disk, whatever its spec
+// says.
 const outgrownStopMax = 2 * time.Second
 
 // stopWrites makes an instance fail and ends its program, also while it stops in its own time.
@@ -449,4 +451,40 @@ func (r *runner) again(ctx context.Context, what string, err error) time.Duratio
 		r.stuck, r.pause = what, retryWait
 	}
 	return r.pause
+}
+
+// decision returns a decision of this agent about the instance.
+func (r *runner) decision(
+	kind pando.DecisionKind, reason string, inputs map[string]float64,
+) pando.Decision {
+	return r.a.records.Decision(r.a.crews.statusOf(r).inst, kind, reason, inputs)
+}
+
+// decide records a decision about the instance. A failed write changes nothing.
+func (r *runner) decide(
+	ctx context.Context, kind pando.DecisionKind, reason string, inputs map[string]float64,
+) {
+	r.a.records.Decide(ctx, r.a.crews.statusOf(r).inst, kind, reason, inputs)
+}
+
+// push merges the instance's branch and records a decision for each conflict.
+func (r *runner) push(ctx context.Context) (pando.MergeResult, error) {
+	result, err := r.a.branches.Push(ctx, r.service, r.id)
+	r.a.tally.pushed(result, err)
+	if err != nil {
+		return result, err
+	}
+	for _, path := range result.Conflicts {
+		r.decide(ctx, pando.DecidedConflict, "both versions of "+path+" were kept", nil)
+	}
+	return result, nil
+}
+
+// newIntent returns a new intent of the instance.
+func (r *runner) newIntent(verb pando.Verb, inputs map[string]float64) pando.Intent {
+	return pando.Intent{
+		ID: pando.IntentID(r.a.IDs.Sequential(r.a.Clock.Now())), Service: r.service, Verb: verb,
+		Host: r.a.Host.Name, Inputs: inputs,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(r.id)},
+	}
 }

@@ -45,10 +45,10 @@ func (f *scope) following() world.Scope {
 	return world.Scope{
 		Fixed: fixed, Once: once, Wanted: f.wanted, Take: f.a.take,
 		Keys: func(p pando.Key) (keys []pando.Key) {
-			f.a.records.read(func(w *world.World) { keys = w.Keys(p) })
+			f.a.records.Read(func(w *world.World) { keys = w.Keys(p) })
 			return keys
 		},
-		Left: func(p pando.Key) { f.a.records.read(func(w *world.World) { w.Leave(p) }) },
+		Left: func(p pando.Key) { f.a.records.Read(func(w *world.World) { w.Leave(p) }) },
 	}
 }
 
@@ -58,8 +58,8 @@ func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
 	if fixed != nil {
 		f.survey(fixed)
 	}
-	f.a.records.mu.Lock()
-	defer f.a.records.mu.Unlock()
+	f.a.records.Lock()
+	defer f.a.records.Unlock()
 	if fixed == nil && !f.changed {
 		return nil
 	}
@@ -80,8 +80,8 @@ func (f *scope) survey(fixed []pando.Record) {
 	}
 	w := world.NewScoped()
 	_ = w.Apply(fixed, 0) // take reports a record that cannot be read
-	f.a.records.mu.Lock()
-	defer f.a.records.mu.Unlock()
+	f.a.records.Lock()
+	defer f.a.records.Unlock()
 	clear(f.mine)
 	clear(f.kept)
 	for _, s := range states {
@@ -116,8 +116,8 @@ func (f *scope) named(e pando.Endpoints) bool {
 
 // rescope decides whether a service concerns this host after a change. The caller holds the lock.
 func (f *scope) rescope(s pando.ServiceKey) {
-	mine := f.kept[s] || f.a.arrivals.expects(s) || f.a.records.world.Keepers[s].V.Holds(f.a.Host.Name) ||
-		len(f.a.crews.of[s]) > 0 || f.named(f.a.records.world.Endpoints[s].V)
+	mine := f.kept[s] || f.a.arrivals.expects(s) || f.a.records.World.Keepers[s].V.Holds(f.a.Host.Name) ||
+		len(f.a.crews.of[s]) > 0 || f.named(f.a.records.World.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:
 		return
@@ -132,8 +132,8 @@ func (f *scope) rescope(s pando.ServiceKey) {
 // complete reports whether the spec and the address of an instance have arrived. They come under
 // other prefixes than its record, in any order. The caller holds the lock.
 func (f *scope) complete(i pando.Instance) bool {
-	_, known := f.a.records.world.SpecOf(i.Service, i.Revision)
-	return known && f.a.records.world.Services[i.Service].V.VIP4.IsValid()
+	_, known := f.a.records.World.SpecOf(i.Service, i.Revision)
+	return known && f.a.records.World.Services[i.Service].V.VIP4.IsValid()
 }
 
 // unpark starts the runners of a service that waited for its spec or its address. The caller holds
@@ -143,7 +143,7 @@ func (f *scope) unpark(s pando.ServiceKey) {
 		return
 	}
 	delete(f.parked, s)
-	for _, i := range append(f.a.records.world.Of(s), world.RunsOf(f.a.records.world, s)...) {
+	for _, i := range append(f.a.records.World.Of(s), world.RunsOf(f.a.records.World, s)...) {
 		if i.Host == f.a.Host.Name {
 			f.a.see(i)
 		}
@@ -153,7 +153,7 @@ func (f *scope) unpark(s pando.ServiceKey) {
 // obeys reports whether every instance here that control drains drains here too. Its record may
 // arrive after the endpoints. The caller holds the lock.
 func (f *scope) obeys(s pando.ServiceKey) bool {
-	for _, t := range f.a.records.world.Endpoints[s].V.Seats {
+	for _, t := range f.a.records.World.Endpoints[s].V.Seats {
 		if r, here := f.a.crews.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
 			f.a.crews.current(r).inst.Phase.TakesFlows() {
 			return false

@@ -98,7 +98,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 		if now := b.agent.steps.Load(); now != steps {
 			t.Errorf("50 commits about other hosts made the runners take %d steps", now-steps)
 		}
-		b.agent.records.read(func(w *world.World) {
+		b.agent.records.Read(func(w *world.World) {
 			if len(w.Intents)+len(w.Decisions) > 0 || len(w.Revisions) > 1 || len(w.Instances) > 1 {
 				t.Errorf("the agent remembers %d intents, %d decisions, specs of %d services, %d instances",
 					len(w.Intents), len(w.Decisions), len(w.Revisions), len(w.Instances))
@@ -107,7 +107,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 				t.Errorf("the agent has the endpoints of %d services, want 6", len(w.Endpoints))
 			}
 		})
-		if n := len(b.agent.records.intents); n > 2 {
+		if n := len(b.agent.records.Intents); n > 2 {
 			t.Errorf("the agent remembers %d asks of one instance", n)
 		}
 	})
@@ -123,7 +123,7 @@ func TestAHostForgetsAServiceThatLeft(t *testing.T) {
 		known := func(want bool) {
 			t.Helper()
 			synctest.Wait()
-			b.agent.records.read(func(w *world.World) {
+			b.agent.records.Read(func(w *world.World) {
 				if _, got := w.SpecOf(s, 1); got != want || b.agent.scope.mine[s] != want {
 					t.Errorf("the host follows guest: %v (spec %v), want %v", b.agent.scope.mine[s], got, want)
 				}
@@ -143,7 +143,7 @@ func TestAHostForgetsAServiceThatLeft(t *testing.T) {
 		b.put(pando.Service{ServiceKey: s, VIP4: pando.VIPs4.Addr().Next(), Target: 1, Current: 1})
 		b.put(pando.Host{Name: "h9"}) // any news
 		known(false)
-		if n := len(b.agent.records.intents); n > 0 {
+		if n := len(b.agent.records.Intents); n > 0 {
 			t.Errorf("the agent remembers %d asks without an instance", n)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 )
 
 // secretsWaitMax is how long an agent waits for the server's answer with secrets.
@@ -48,7 +49,7 @@ func (a *Agent) secretsOf(
 func (r *runner) awaitSecrets(ctx context.Context, why error) time.Duration {
 	reason := "its secrets are on the way from the server"
 	if errors.Is(why, pando.ErrNotFound) {
-		reason = "it waits for a secret: " + oneLine(why.Error(), evidenceBytesMax)
+		reason = "it waits for a secret: " + records.OneLine(why.Error(), records.EvidenceBytesMax)
 	}
 	if r.inst.Reason != reason {
 		r.explain(reason)
@@ -139,7 +140,7 @@ func (r *runner) renewed(ctx context.Context, m secretsBrought) {
 		if r.renewal.said = m.err.Error(); r.renewal.said != said {
 			r.a.Log.Warn("an instance has older secrets; they are tried again", "instance", r.id, "error",
 				m.err)
-			r.a.decide(ctx, r, pando.DecidedSecret, "it has older secrets: "+m.err.Error(), nil)
+			r.decide(ctx, pando.DecidedSecret, "it has older secrets: "+m.err.Error(), nil)
 		}
 		if errors.Is(m.err, pando.ErrUnsupported) {
 			return // it began without secrets
@@ -151,7 +152,7 @@ func (r *runner) renewed(ctx context.Context, m secretsBrought) {
 		})
 	case len(m.changed) > 0:
 		slices.Sort(m.changed)
-		r.a.decide(ctx, r, pando.DecidedSecret, "it has new secrets: "+
+		r.decide(ctx, pando.DecidedSecret, "it has new secrets: "+
 			strings.Join(m.changed, ", "), nil)
 	}
 }

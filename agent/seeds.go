@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 )
 
 // Times of seeds.
@@ -36,8 +37,8 @@ type seeds struct {
 	of   map[pando.ServiceKey]map[version]*seed
 }
 
-// version is a revision with the hash of its spec. A number alone means another spec after a restore
-// of the store, or in a new service of the same name.
+// version is a revision with the hash of its spec. A number alone means another spec after a
+// restore of the store, or in a new service of the same name.
 type version struct {
 	number int
 	spec   string
@@ -183,8 +184,9 @@ type seeding struct {
 	sown   bool   // it was stored, or need not be
 }
 
-// startSandbox starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues the seed
-// of its revision. Without a seed, or after one that cannot be continued, the program starts.
+// startSandbox starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues
+// the seed of its revision. Without a seed, or after one that cannot be continued, the program
+// starts.
 func (r *runner) startSandbox(ctx context.Context, g supplied) (pando.Sandbox, error) {
 	s := g.spec
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
@@ -203,7 +205,7 @@ func (r *runner) startSandbox(ctx context.Context, g supplied) (pando.Sandbox, e
 			r.a.seeds.reject(r.service, versionOf(s.Instance), digest, why)
 		}
 	}
-	r.birth.seeding.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
+	r.birth.seeding.began = "the program runs, from its start: " + records.OneLine(why, records.EvidenceBytesMax)
 	return g.start(ctx)
 }
 
@@ -229,8 +231,8 @@ func (r *runner) startFromSeed(
 	return box, nil
 }
 
-// storeSeed stores a ready program as the seed of its revision, before its first connection. It returns
-// true until the program runs again.
+// storeSeed stores a ready program as the seed of its revision, before its first connection. It
+// returns true until the program runs again.
 func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 	switch {
 	case r.birth.seeding.sowing:
@@ -257,7 +259,7 @@ func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 			reason = fmt.Sprintf("revision %d has no seed on this host, and new instances start cold: %v",
 				i.Revision, err)
 		}
-		r.a.decide(context.WithoutCancel(ctx), r, pando.DecidedSnapshot, reason,
+		r.decide(context.WithoutCancel(ctx), pando.DecidedSnapshot, reason,
 			map[string]float64{"bytes": float64(st.Bytes), "stopped_seconds": st.StoppedSeconds})
 	})
 	return true

@@ -80,14 +80,14 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	if err != nil {
 		return pando.SelfView{}, err
 	}
-	s.a.records.mu.Lock()
-	svc := s.a.records.world.Services[r.service].V
+	s.a.records.Lock()
+	svc := s.a.records.World.Services[r.service].V
 	v := pando.SelfView{
-		Instance: s.a.crews.current(r).inst, Scale: s.a.records.world.Endpoints[r.service].V.Scale,
+		Instance: s.a.crews.current(r).inst, Scale: s.a.records.World.Endpoints[r.service].V.Scale,
 		Pin: svc.Pin, Flows: s.a.sweeper.Last().Flows[i],
 	}
 	v.Peers, v.InRotation = s.a.crews.fellows(r)
-	s.a.records.mu.Unlock()
+	s.a.records.Unlock()
 	if svc.VIP4.IsValid() {
 		v.VIP = svc.VIP4.String()
 	}
@@ -253,5 +253,5 @@ func (s *selfAPI) StatePush(
 	if _, err := b.Commit(ctx, "pushed by "+string(i), s.a.Clock.Now()); err != nil {
 		return pando.MergeResult{}, err
 	}
-	return s.a.push(ctx, r)
+	return r.push(ctx)
 }

@@ -22,8 +22,8 @@ func (c *crews) follow(r *runner, spec pando.Spec) {
 	if !spec.Templated() {
 		return
 	}
-	c.records.mu.Lock()
-	defer c.records.mu.Unlock()
+	c.records.Lock()
+	defer c.records.Unlock()
 	c.unfollow(r)
 	for _, one := range spec.Configs {
 		if !one.Template {
@@ -66,7 +66,7 @@ func (c *crews) reachable(e pando.Endpoints) []pando.Named {
 	}
 	out := slices.Clone(e.Names)
 	for _, s := range e.Seats {
-		v4, v6, ok := addressesOf(c.records.world, e, s)
+		v4, v6, ok := addressesOf(c.records.World, e, s)
 		if ok && len(out) < sourced {
 			out = append(out, pando.Named{IP4: v4, IP6: v6})
 		}
@@ -99,7 +99,7 @@ func (t templates) facts(
 		},
 		Services: map[pando.ServiceName]config.Service{}, Secrets: secrets,
 	}
-	t.a.records.read(func(w *world.World) {
+	t.a.records.Read(func(w *world.World) {
 		for _, name := range names {
 			k := pando.ServiceKey{Tenant: i.Service.Tenant, Name: name}
 			if e, ok := w.Endpoints[k]; ok && !e.V.Service.Removing {

@@ -17,8 +17,8 @@ type starting struct {
 	asked time.Time // the last startup probe
 }
 
-// probeStartup sends the startup probe of the spec until it succeeds once. It reports whether the start
-// is over, so that readiness counts, and else the wait before the next probe. A report of the
+// probeStartup sends the startup probe of the spec until it succeeds once. It reports whether the
+// start is over, so that readiness counts, and else the wait before the next probe. A report of the
 // program that comes sooner is kept. A new agent asks again.
 func (r *runner) probeStartup(
 	ctx context.Context, i pando.Instance, spec pando.Spec, box pando.Sandbox,
@@ -64,14 +64,14 @@ func (r *runner) probeStartup(
 	return r.birth.wait, false
 }
 
-// endStartup begins the time of readiness. The success of a probe that is also the ready probe counts
-// for both.
+// endStartup begins the time of readiness. The success of a probe that is also the ready probe
+// counts for both.
 func (r *runner) endStartup(i pando.Instance, spec pando.Spec, now time.Time) {
 	h := spec.Health
 	r.proven = r.proven || reflect.DeepEqual(h.Ready, h.Startup.Probe)
 	r.birth.deadline, r.birth.wait = now.Add(pando.Seconds(h.ReadySecondsMax)), probeWaitMin
 	r.inst.Reason = fmt.Sprintf("its startup probe succeeded after %s",
 		now.Sub(r.born()).Round(100*time.Microsecond))
-	r.recorder.add(r.inst, nil)
+	r.recorder.Add(r.inst, nil)
 	r.show()
 }

@@ -123,9 +123,9 @@ func (a *Agent) given(spec pando.Spec) error {
 		return nil
 	}
 	h := a.Host.Name
-	a.records.mu.Lock()
-	lacks := a.records.world.Members[h].V.Withholds(spec.Grants)
-	a.records.mu.Unlock()
+	a.records.Lock()
+	lacks := a.records.World.Members[h].V.Withholds(spec.Grants)
+	a.records.Unlock()
 	if lacks == "" {
 		return nil
 	}

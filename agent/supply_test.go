@@ -114,8 +114,8 @@ func TestAnArrivalThatSticksIsGivenUp(t *testing.T) {
 		default:
 			t.Fatal("its host waits for ever")
 		}
-		b.agent.records.mu.Lock()
-		defer b.agent.records.mu.Unlock()
+		b.agent.records.Lock()
+		defer b.agent.records.Unlock()
 		if n := len(b.agent.arrivals.all); n > 0 {
 			t.Errorf("%d arrivals are left", n)
 		}

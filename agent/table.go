@@ -17,19 +17,19 @@ var _ steer.Source = tables{}
 // Table implements steer.Source. The table sends flows to the instances on this host and on others.
 func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	a := t.a
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	if isMeasured(a.records.world.Endpoints[s].V) {
+	a.records.Lock()
+	defer a.records.Unlock()
+	if isMeasured(a.records.World.Endpoints[s].V) {
 		a.meter.Want(s)
 	}
-	svc, ok := a.records.world.Services[s]
+	svc, ok := a.records.World.Services[s]
 	switch {
-	case a.adoption.keeps(s), !ok && a.records.world.Frozen(s) != nil:
+	case a.adoption.keeps(s), !ok && a.records.World.Frozen(s) != nil:
 		return pando.SteeringTable{Service: s}, steer.Keep
 	case !ok:
 		return pando.SteeringTable{Service: s}, steer.Withdraw
 	}
-	all, ok := a.records.world.Endpoints[s]
+	all, ok := a.records.World.Endpoints[s]
 	if !ok || !svc.V.VIP4.IsValid() {
 		return pando.SteeringTable{Service: s}, steer.Keep
 	}
@@ -72,9 +72,9 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 // choosesAtConnect reports whether sockets lead straight to the instances of a service.
 func (t tables) choosesAtConnect(s pando.ServiceKey) bool {
 	a := t.a
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	return a.records.world.Endpoints[s].V.Balance.At == pando.AtConnect
+	a.records.Lock()
+	defer a.records.Unlock()
+	return a.records.World.Endpoints[s].V.Balance.At == pando.AtConnect
 }
 
 // sleeps reports whether traffic may start the first instance of a service: no host has one that
@@ -92,9 +92,9 @@ func isSpread(s pando.Service, e pando.Endpoints) bool { return s.Home == "" || 
 // cannot be read. Only the table in force has its endpoint. The caller holds the lock.
 func (t tables) unattached(s pando.ServiceKey) bool {
 	a := t.a
-	_, known := a.records.world.Services[s]
+	_, known := a.records.World.Services[s]
 	for id, b := range a.found {
-		if b.Service() == s && (!known || a.records.world.Conceals(id)) {
+		if b.Service() == s && (!known || a.records.World.Conceals(id)) {
 			return true
 		}
 	}
@@ -111,7 +111,7 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	if slices.ContainsFunc(here, takesFlows) {
 		return via
 	}
-	w := t.a.records.world
+	w := t.a.records.World
 	e, home := w.Endpoints[s].V, w.Services[s].V.Home
 	takers, keepers := e.Takers(), e.Keepers()
 	own, isHere := slices.BinarySearch(e.Hosts, t.a.Host.Name)
@@ -141,13 +141,13 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 // find returns a host that packets may go to, and whether it is here. A host that is away has no
 // record: its membership has its address, and its programs steer on. The caller holds the lock.
 func (t tables) find(name pando.HostName) (h pando.Host, here bool) {
-	if h, ok := t.a.records.world.Hosts[name]; ok {
+	if h, ok := t.a.records.World.Hosts[name]; ok {
 		if !t.vouched(h.V) {
 			return pando.Host{}, false
 		}
 		return h.V, true
 	}
-	m, ok := t.a.records.world.Members[name]
+	m, ok := t.a.records.World.Members[name]
 	if !ok {
 		return h, false
 	}
@@ -161,9 +161,9 @@ func (t tables) find(name pando.HostName) (h pando.Host, here bool) {
 // Neighbours implements steer.Source. It includes members that are away: their instances may still
 // have connections.
 func (t tables) Neighbours() (others []pando.Host) {
-	t.a.records.mu.Lock()
-	defer t.a.records.mu.Unlock()
-	w := t.a.records.world
+	t.a.records.Lock()
+	defer t.a.records.Unlock()
+	w := t.a.records.World
 	names := map[pando.HostName]bool{}
 	for name := range w.Hosts {
 		names[name] = true
@@ -184,7 +184,7 @@ func (t tables) Neighbours() (others []pando.Host) {
 // addresses in the record. The server writes the record of its own host itself. The caller holds
 // the lock.
 func (t tables) vouched(h pando.Host) bool {
-	m, ok := t.a.records.world.Members[h.Name]
+	m, ok := t.a.records.World.Members[h.Name]
 	if !ok || m.V.Server {
 		return true
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/world"
 )
 
@@ -71,13 +72,13 @@ func instanceOf(k pando.Key) pando.InstanceID {
 
 // take applies one commit of the registry to this host. It looks only at the records of the commit.
 func (a *Agent) take(b pando.Batch, reset bool) {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	former, adopting := a.records.world, reset && a.anchor.Unadopted()
+	a.records.Lock()
+	defer a.records.UnlockChanged()
+	former, adopting := a.records.World, reset && a.anchor.Unadopted()
 	if reset {
-		a.records.world = former.Next()
+		a.records.World = former.Next()
 	}
-	if err := a.records.world.Apply(b.Changes, b.Revision); err != nil {
+	if err := a.records.World.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
@@ -99,28 +100,26 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		a.crews.steering.WithdrawStrangers()
-		if a.records.seesStates() && !adopting {
+		if records.SeesStates(a.records.World) && !adopting {
 			a.spawn(a.branches.DropStrangers)
 		}
 	}
-	a.records.announce()
 }
 
 // learn applies records ahead of the watch. The watch brings them again together with all earlier
 // records.
-func (a *Agent) learn(records []pando.Record) {
-	a.records.mu.Lock()
-	defer a.records.mu.Unlock()
-	mine := slices.DeleteFunc(slices.Clone(records), func(r pando.Record) bool {
+func (a *Agent) learn(brought []pando.Record) {
+	a.records.Lock()
+	defer a.records.UnlockChanged()
+	mine := slices.DeleteFunc(slices.Clone(brought), func(r pando.Record) bool {
 		s, ok := r.Key.Service()
 		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.Host.Name)))
 	})
-	err := errors.Join(a.records.world.Apply(mine, 0), a.records.intents.noteAll(records))
+	err := errors.Join(a.records.World.Apply(mine, 0), a.records.Intents.NoteAll(brought))
 	if err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	a.follow(digest(mine))
-	a.records.announce()
 }
 
 // follow sends records to the runners of their instances and steers the services that the records
@@ -135,7 +134,7 @@ func (a *Agent) follow(n news) {
 		if stale {
 			a.scope.unpark(s)
 		}
-		if c.endpoints && a.renewals.renewed(s, a.records.world.Endpoints[s].V.Secrets) {
+		if c.endpoints && a.renewals.renewed(s, a.records.World.Endpoints[s].V.Secrets) {
 			for _, r := range a.crews.of[s] {
 				r.post(secretsChanged{})
 			}
@@ -157,11 +156,11 @@ func (a *Agent) follow(n news) {
 // followInstance sends the record of one instance to its runner. It returns false for the echo of
 // this host's own write. The caller holds the lock.
 func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
-	v, ok := a.records.world.Instances[id]
+	v, ok := a.records.World.Instances[id]
 	if ok && v.V.Host == a.Host.Name {
 		return a.see(v.V)
 	}
-	if r := a.crews.runners[id]; !ok && r != nil && !a.records.world.Conceals(id) {
+	if r := a.crews.runners[id]; !ok && r != nil && !a.records.World.Conceals(id) {
 		r.post(recordGone{})
 	}
 	return true
@@ -197,7 +196,7 @@ func (a *Agent) see(i pando.Instance) bool {
 
 // steerAll queues every service. The caller holds the lock.
 func (a *Agent) steerAll() {
-	for _, s := range a.records.world.Names() {
+	for _, s := range a.records.World.Names() {
 		a.crews.steering.Changed(s)
 	}
 }
@@ -207,13 +206,13 @@ func (a *Agent) steerAll() {
 // have brought a record after the snapshot was read: the store decides about it. The caller holds
 // the lock.
 func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
-	for _, i := range a.records.world.On(a.Host.Name) {
+	for _, i := range a.records.World.On(a.Host.Name) {
 		a.see(i)
 	}
 	for _, r := range a.crews.everyRunner() {
-		_, ok := a.records.world.Instances[r.id]
+		_, ok := a.records.World.Instances[r.id]
 		switch {
-		case ok, a.records.world.Conceals(r.id), a.adoption.adrifts(r.id):
+		case ok, a.records.World.Conceals(r.id), a.adoption.adrifts(r.id):
 		case former.Instances[r.id].Modified > at:
 			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.id].V.Key()) })
 		default:
@@ -222,10 +221,10 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
-		if _, parked := a.records.world.Instances[id]; parked {
+		if _, parked := a.records.World.Instances[id]; parked {
 			continue
 		}
-		if a.records.world.Conceals(id) || a.adoption.adrifts(id) {
+		if a.records.World.Conceals(id) || a.adoption.adrifts(id) {
 			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}

@@ -4,23 +4,24 @@ import (
 	"context"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 )
 
 // Usage implements pando.HostAgent. After a failure an instance has the reason instead.
 func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
 	a := w.agent
-	a.records.mu.Lock()
+	a.records.Lock()
 	var all []status
 	said, elsewhere := map[pando.InstanceID]*answers{}, map[pando.InstanceID]bool{}
 	for _, r := range a.crews.everyRunner() {
 		if r.shown.runs && (s.Name == "" || r.service == s) {
 			all = append(all, r.shown)
 			said[r.id] = &r.answers
-			spec, _ := a.records.world.SpecOf(r.service, r.shown.inst.Revision)
+			spec, _ := a.records.World.SpecOf(r.service, r.shown.inst.Revision)
 			elsewhere[r.id] = len(spec.Endpoints) > 0
 		}
 	}
-	a.records.mu.Unlock()
+	a.records.Unlock()
 	counters, err := w.Counters(ctx)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			u.Connections, err = r.box.Flows(ctx)
 		}
 		if err != nil {
-			u.Missing = oneLine(err.Error(), evidenceBytesMax)
+			u.Missing = records.OneLine(err.Error(), records.EvidenceBytesMax)
 		}
 		if !elsewhere[u.Instance] { // nothing measures a program that Pando does not run
 			measure(&u, use, err)

@@ -29,8 +29,8 @@ type waiting struct {
 	noted bool      // in the history of the service
 }
 
-// reportWait records what the drain waits for, and has its silent clients probed. It returns the time
-// until the next report.
+// reportWait records what the drain waits for, and has its silent clients probed. It returns the
+// time until the next report.
 func (r *runner) reportWait(ctx context.Context, box pando.Sandbox, now time.Time) time.Duration {
 	spent := now.Sub(r.leave.ordered)
 	if spent < reportAfter {
@@ -54,18 +54,19 @@ func (r *runner) reportWait(ctx context.Context, box pando.Sandbox, now time.Tim
 	text := r.waitText(clients)
 	if r.inst.Waits != text {
 		r.inst.Waits, r.inst.Ordered = text, r.leave.ordered
-		r.recorder.add(r.inst, nil)
+		r.recorder.Add(r.inst, nil)
 		r.show()
 	}
 	if spent >= noteAfter && !r.leave.waiting.noted {
 		r.leave.waiting.noted = true
-		r.a.decide(ctx, r, pando.DecidedDrainWait, text,
+		r.decide(ctx, pando.DecidedDrainWait, text,
 			map[string]float64{"flows": float64(r.leave.counting.Flows)})
 	}
 	return rest
 }
 
-// waitText returns what the drain waits for. clients are those with a socket, the most silent first.
+// waitText returns what the drain waits for. clients are those with a socket, the most silent
+// first.
 func (r *runner) waitText(clients []pando.Client) string {
 	n, most := r.leave.counting.Flows, "without end"
 	if limit := r.spec().DrainSecondsMax; limit > 0 {

@@ -43,8 +43,8 @@ func (r *runner) connectAgain(ctx context.Context, i pando.Instance, box pando.S
 	}
 }
 
-// tableInForce reports whether the table is in force that has the instance as its phase wants it. While
-// the table cannot be published, tableInForce returns the error. The table wakes the runner.
+// tableInForce reports whether the table is in force that has the instance as its phase wants it.
+// While the table cannot be published, tableInForce returns the error. The table wakes the runner.
 func (r *runner) tableInForce() (bool, error) {
 	if r.wire.entry == nil || r.wire.entry.phase != r.inst.Phase {
 		r.endTableWait()

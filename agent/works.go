@@ -61,13 +61,13 @@ func (w *works) read(ctx context.Context) {
 	defer w.mu.Unlock()
 	a, now := w.a, w.a.Clock.Now()
 	var all []status
-	a.records.mu.Lock()
+	a.records.Lock()
 	for _, r := range a.crews.everyRunner() {
 		if r.shown.box != nil {
 			all = append(all, r.shown)
 		}
 	}
-	a.records.mu.Unlock()
+	a.records.Unlock()
 	for _, s := range all {
 		w.note(ctx, s)
 	}

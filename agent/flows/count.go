@@ -38,8 +38,8 @@ type Ask struct {
 	Answer   func(Count) // must not wait
 }
 
-// The bounds of the rest after a round. A prompt round rests for as long as it worked, so that a mass
-// of drains takes half a processor. A regular one rests for countShare times as long.
+// The bounds of the rest after a round. A prompt round rests for as long as it worked, so that a
+// mass of drains takes half a processor. A regular one rests for countShare times as long.
 const (
 	promptRestMax  = time.Second
 	regularRestMax = 30 * time.Second

@@ -10,10 +10,10 @@ const (
 	recountMax = 10 * time.Second
 )
 
-// Schedule decides when the flows of one draining instance are looked at and counted. A count is due
-// once as many ends were seen as it had flows: before that, not all of them can have ended visibly.
-// Further counts get rarer with the time since then. A connection that stays for a day costs one
-// count in ten seconds.
+// Schedule decides when the flows of one draining instance are looked at and counted. A count is
+// due once as many ends were seen as it had flows: before that, not all of them can have ended
+// visibly. Further counts get rarer with the time since then. A connection that stays for a day
+// costs one count in ten seconds.
 type Schedule struct {
 	allowance allowance // of prompt counts
 	Asked     bool      // a count is on its way

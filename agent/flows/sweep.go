@@ -1,5 +1,6 @@
-// Package flows counts the flows of the instances of one host: in the kernel's connection table, and
-// at the sockets of an instance that drains. It also decides when a drain is worth another count.
+// Package flows counts the flows of the instances of one host: in the kernel's connection table,
+// and at the sockets of an instance that drains. It also decides when a drain is worth another
+// count.
 //
 // It never ends a drain: the runner of the instance does.
 package flows

@@ -35,8 +35,8 @@ type payment struct {
 	tenant pando.Tenant
 }
 
-// New returns payments for a driver. With a nil driver, connections are not shared. Run carries them
-// out.
+// New returns payments for a driver. With a nil driver, connections are not shared. Run carries
+// them out.
 func New(out pando.Outbound, clock pando.Clock, log *slog.Logger) *Payments {
 	return &Payments{out: out, clock: clock, log: log, pending: map[netip.Addr]payment{},
 		filled: make(chan struct{}, 1)}

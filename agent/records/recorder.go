@@ -1,4 +1,4 @@
-package agent
+package records
 
 import (
 	"context"
@@ -11,10 +11,11 @@ import (
 	"pando.run/pando/world"
 )
 
-// recorder writes the steps of one instance to the registry in the background, in order and in as
+// Recorder writes the steps of one instance to the registry in the background, in order and in as
 // few commits as possible. No step waits for a disk.
-type recorder struct {
-	r       *runner
+type Recorder struct {
+	r       *Records
+	id      pando.InstanceID
 	mu      sync.Mutex
 	steps   []step // not yet written, oldest first
 	nudge   chan struct{}
@@ -30,13 +31,15 @@ type step struct {
 	because *pando.Decision
 }
 
-func newRecorder(r *runner) *recorder {
-	return &recorder{
-		r: r, nudge: make(chan struct{}, 1), writing: turn.New(), done: make(chan struct{}),
+// NewRecorder returns the recorder of an instance. Run writes what it collects.
+func (r *Records) NewRecorder(i pando.InstanceID) *Recorder {
+	return &Recorder{
+		r: r, id: i, nudge: make(chan struct{}, 1), writing: turn.New(), done: make(chan struct{}),
 	}
 }
 
-func (c *recorder) add(i pando.Instance, because *pando.Decision) {
+// Add queues a new state of the instance, with the decision that caused it or nil. It never waits.
+func (c *Recorder) Add(i pando.Instance, because *pando.Decision) {
 	c.mu.Lock()
 	c.steps = append(c.steps, step{i, because})
 	c.mu.Unlock()
@@ -46,9 +49,11 @@ func (c *recorder) add(i pando.Instance, because *pando.Decision) {
 	}
 }
 
-func (c *recorder) close() { c.once.Do(func() { close(c.done) }) }
+// Close ends Run after the last step.
+func (c *Recorder) Close() { c.once.Do(func() { close(c.done) }) }
 
-func (c *recorder) run(ctx context.Context) {
+// Run writes steps until ctx ends or the recorder is closed.
+func (c *Recorder) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -59,15 +64,15 @@ func (c *recorder) run(ctx context.Context) {
 			return
 		}
 		for wait := recordWaitMin; ; wait = min(2*wait, recordWaitMax) {
-			err := c.flush(ctx)
+			err := c.Flush(ctx)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
 			if wait == recordWaitMin {
-				c.r.a.Log.Warn("a step of an instance is not recorded yet; it is tried again",
-					"instance", c.r.id, "error", err)
+				c.r.log.Warn("a step of an instance is not recorded yet; it is tried again",
+					"instance", c.id, "error", err)
 			}
-			if pando.Sleep(ctx, c.r.a.Clock, wait) != nil || c.ended(ctx) {
+			if pando.Sleep(ctx, c.r.clock, wait) != nil || c.ended(ctx) {
 				return
 			}
 		}
@@ -97,9 +102,9 @@ var collectWait = map[pando.Phase]time.Duration{
 }
 
 // collect waits as long as the newest step may wait. It returns false when the recorder ends.
-func (c *recorder) collect(ctx context.Context) bool {
+func (c *Recorder) collect(ctx context.Context) bool {
 	for wait := c.wait(); wait > 0; wait = c.wait() {
-		timer, stop := c.r.a.Clock.After(wait)
+		timer, stop := c.r.clock.After(wait)
 		select {
 		case <-ctx.Done():
 		case <-c.done:
@@ -114,7 +119,7 @@ func (c *recorder) collect(ctx context.Context) bool {
 }
 
 // ended reports whether the recorder or its context has ended.
-func (c *recorder) ended(ctx context.Context) bool {
+func (c *Recorder) ended(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return true
@@ -125,8 +130,8 @@ func (c *recorder) ended(ctx context.Context) bool {
 	}
 }
 
-// wait returns how much longer the newest step may wait, or zero if there is none.
-func (c *recorder) wait() time.Duration {
+// Wait returns how much longer the newest step may wait, or zero if there is none.
+func (c *Recorder) wait() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.steps) == 0 {
@@ -138,12 +143,12 @@ func (c *recorder) wait() time.Duration {
 	}
 	// Control may have written Since, by another clock.
 	most := collectWait[last.Phase]
-	return min(most, most-c.r.a.Clock.Now().Sub(last.Since))
+	return min(most, most-c.r.clock.Now().Sub(last.Since))
 }
 
-// flush writes all waiting steps. It drops steps that can never be written and logs them. The
-// record of the next step then lacks only their evidence.
-func (c *recorder) flush(ctx context.Context) error {
+// Flush writes all waiting steps. It drops steps that can never be written and logs them. The
+// Record of the next step then lacks only their evidence.
+func (c *Recorder) Flush(ctx context.Context) error {
 	if err := c.writing.Take(ctx); err != nil {
 		return err
 	}
@@ -157,7 +162,7 @@ func (c *recorder) flush(ctx context.Context) error {
 		}
 		err := c.write(ctx, steps)
 		if errors.Is(err, pando.ErrConflict) {
-			if err := c.r.a.records.awaitChange(ctx, c.r.a.records.nextChange(), collision); err != nil {
+			if err := c.r.AwaitChange(ctx, c.r.News(), collision); err != nil {
 				return err
 			}
 			continue
@@ -170,8 +175,8 @@ func (c *recorder) flush(ctx context.Context) error {
 		c.mu.Unlock()
 		if err != nil {
 			last := steps[len(steps)-1]
-			c.r.a.Log.Error("a step of an instance is given up: it cannot be recorded",
-				"instance", c.r.id, "phase", last.Phase, "error", err)
+			c.r.log.Error("a step of an instance is given up: it cannot be recorded",
+				"instance", c.id, "phase", last.Phase, "error", err)
 			return err
 		}
 	}
@@ -179,18 +184,18 @@ func (c *recorder) flush(ctx context.Context) error {
 
 // write makes one commit of a run of steps: the last one as the instance's record, and all of them
 // in its intents.
-func (c *recorder) write(ctx context.Context, steps []step) error {
+func (c *Recorder) write(ctx context.Context, steps []step) error {
 	last := steps[len(steps)-1].Instance
 	t, recorded := pando.Txn{}, false
-	now := c.r.a.records.record(last.ID).V
+	now := c.r.Record(last.ID).V
 	ids := []pando.IntentID{last.Intent, last.Halt, now.Intent, now.Halt}
-	if err := c.r.a.records.bringIntents(ctx, last.Service, ids...); err != nil {
+	if err := c.r.BringIntents(ctx, last.Service, ids...); err != nil {
 		return err
 	}
-	c.r.a.records.read(func(w *world.World) {
+	c.r.Read(func(w *world.World) {
 		var known world.Versioned[pando.Instance]
 		if known, recorded = w.Instances[last.ID]; recorded {
-			t = written(c.r.a.records.intents, known, last, steps)
+			t = written(c.r.Intents, known, last, steps)
 		}
 	})
 	if !recorded {
@@ -201,9 +206,9 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 			t.Put = append(t.Put, *s.because)
 		}
 	}
-	_, err := c.r.a.records.commit(ctx, t)
+	_, err := c.r.Commit(ctx, t)
 	if errors.Is(err, pando.ErrConflict) {
-		c.r.a.records.forgetIntents(ids...) // one of them may have changed
+		c.r.ForgetIntents(ids...) // one of them may have changed
 	}
 	return err
 }
@@ -211,7 +216,7 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 // written returns the transaction that brings the record of an instance and its intents to the last
 // of some steps.
 func written(
-	asks intents, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
+	asks Intents, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
 ) pando.Txn {
 	ended := last.Phase.Leaving() || last.Phase == pando.PhaseFailed
 	move := last.Move
