@@ -28,6 +28,7 @@ import (
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/turn"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
@@ -130,7 +131,7 @@ type Agent struct {
 	askReads   *askReads
 	preparer   *preparer
 	renewals   secretsSeen
-	pulls      *pulls
+	supplier   *supply.Supplier
 	meter      *meter.Meter
 	scope      *scope
 	payments   *outbound.Payments
@@ -164,12 +165,14 @@ func New(c Config) *Agent {
 	a := &Agent{
 		Config: c, joins: make(joins, 1), anchor: own, sweeper: flows.NewSweeper(c.Steering, c.Clock, c.Log),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
-		pulls: newPulls(),
 	}
 	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
 	a.payments = outbound.New(c.Outbound, c.Clock, c.Log)
 	a.records = records.New(records.Config{Host: c.Host.Name, Registry: c.Registry, Clock: c.Clock, IDs: c.IDs,
 		Log: c.Log})
+	a.supplier = supply.New(supply.Supplier{Host: c.Host.Name, Records: a.records,
+		Sandboxes: c.Sandboxes, Images: c.Images, Snapshots: c.SnapshotStore, Secrets: c.Secrets,
+		SnapshotKeys: c.SnapshotKeys, Admit: a.admitVolumes})
 	a.crews = newCrews(c.Host.Name, a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log), c.Clock)
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
 	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/supply"
 	"pando.run/pando/test/failpoint"
 )
 
@@ -49,7 +50,7 @@ const (
 
 // Expect implements pando.HostAgent.
 func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
-	if v.a.SnapshotStore == nil {
+	if v.a.supplier.Snapshots == nil {
 		return fmt.Errorf("%w: this host takes no instance that moves; `pando doctor` there prints why",
 			pando.ErrUnsupported)
 	}
@@ -72,9 +73,9 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 		defer close(n.files)
 		ctx, cancel := context.WithTimeout(ctx, arrivalWaitMax)
 		defer cancel()
-		missing, err := v.a.missingFiles(n.start(nil))
+		missing, err := v.a.supplier.MissingFiles(n.start(nil))
 		if err == nil && missing.Digest != "" {
-			err = v.a.pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
+			err = v.a.supplier.Pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
 		}
 		if err != nil {
 			n.files <- err
@@ -84,14 +85,14 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 }
 
 // start returns the start of the instance on this host, with its program.
-func (n *arrival) start(program io.Reader) start {
+func (n *arrival) start(program io.Reader) supply.Start {
 	m := n.move
 	m.Instance.Move = &m.MoveMark
 	if program == nil {
 		program = strings.NewReader("")
 	}
-	return start{inst: m.Instance, spec: m.Spec, arrives: program,
-		svc: pando.Service{VIP4: m.VIP4, VIP6: m.VIP6}}
+	return supply.Start{Instance: m.Instance, Spec: m.Spec, Arrives: program,
+		Service: pando.Service{VIP4: m.VIP4, VIP6: m.VIP6}}
 }
 
 // add adds an arrival. The caller holds the lock.
@@ -172,18 +173,18 @@ func (v *arrivals) receive(
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: its files are not on host %s yet", pando.ErrNotReady, v.a.Host.Name)
 	}
-	g, lacks, err := v.a.supply(ctx, n.start(program))
-	defer func() { g.done() }()
+	g, lacks, err := v.a.supplier.Supply(ctx, n.start(program))
+	defer func() { g.Done() }()
 	switch {
 	case err != nil:
 		return nil, err
-	case lacks.secrets != nil:
-		return nil, lacks.secrets
-	case !lacks.none():
+	case lacks.Secrets != nil:
+		return nil, lacks.Secrets
+	case !lacks.IsEmpty():
 		return nil, fmt.Errorf("%w: host %s has no %s", pando.ErrNotReady, v.a.Host.Name,
-			lacks.files.Reference)
+			lacks.Files.Reference)
 	}
-	box, err := g.start(ctx)
+	box, err := g.Start(ctx)
 	if err != nil {
 		return nil, err
 	}

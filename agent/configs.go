@@ -11,7 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
-	"pando.run/pando/spec/config"
+	"pando.run/pando/agent/supply"
 )
 
 // Times of configs. The first change counts at once. During a burst, the pause between two
@@ -44,41 +44,6 @@ type configOutcome struct {
 type refusal struct {
 	reason string
 	lines  []string
-}
-
-// templates renders the configs of one instance from the records of this host.
-type templates struct {
-	a      *Agent
-	budget *config.Budget
-}
-
-func (a *Agent) templates() templates { return templates{a, config.NewBudget()} }
-
-// render returns one config of an instance as a file.
-func (t templates) render(
-	i pando.Instance, spec pando.Spec, c pando.Config, secrets map[string][]byte,
-) (pando.ConfigFile, error) {
-	const everyone, programAlone = 0o444, 0o400
-	file := pando.ConfigFile{Name: c.Name, Content: []byte(c.Text), Target: c.Target, Mode: c.Mode,
-		Check: c.Check}
-	mode := uint32(everyone)
-	if c.Template {
-		text, err := config.Parse(c.Name, c.Text)
-		if err != nil {
-			return file, err
-		}
-		file.Content, err = text.Render(t.facts(i, spec, secrets, text.Services()), t.budget)
-		if err != nil {
-			return file, err
-		}
-		if len(text.Secrets()) > 0 {
-			mode = programAlone
-		}
-	}
-	if file.Mode == 0 {
-		file.Mode = mode
-	}
-	return file, nil
 }
 
 // reconfigure renders the templates of a running instance again. The sandbox
@@ -128,18 +93,18 @@ func (r *runner) bringConfigs(
 ) (o configOutcome) {
 	o.refused = map[string]refusal{}
 	var secrets map[string][]byte
-	all := r.a.templates()
+	all := r.a.supplier.Templates()
 	for _, c := range spec.Configs {
 		if !c.Template {
 			continue
 		}
-		private := readsSecrets(c)
+		private := supply.ReadsSecrets(c)
 		if private && secrets == nil {
-			if secrets, o.err = r.a.secretsOf(ctx, i.ID, spec); o.err != nil {
+			if secrets, o.err = r.a.supplier.SecretsOf(ctx, i.ID, spec); o.err != nil {
 				return o
 			}
 		}
-		file, err := all.render(i, spec, c, secrets)
+		file, err := all.Render(i, spec, c, secrets)
 		changed := false
 		if err == nil {
 			checking, cancel := context.WithTimeout(ctx, pando.ConfigCheckMax)
@@ -156,12 +121,6 @@ func (r *runner) bringConfigs(
 		}
 	}
 	return o
-}
-
-// readsSecrets reports whether a config may contain a secret.
-func readsSecrets(c pando.Config) bool {
-	t, err := config.Parse(c.Name, c.Text)
-	return err == nil && len(t.Secrets()) > 0
 }
 
 // hushed explains why the output of a check is missing.
@@ -193,7 +152,7 @@ func (r *runner) failStart(spec pando.Spec, err error) {
 	}
 	reason, lines := err.Error(), evidence(string(check.Output))
 	if slices.ContainsFunc(spec.Configs, func(c pando.Config) bool {
-		return c.Name == check.Config && readsSecrets(c)
+		return c.Name == check.Config && supply.ReadsSecrets(c)
 	}) {
 		reason, lines = reason+hushed, nil
 	}

@@ -196,7 +196,7 @@ func (q *askReads) forget() {
 func (r *runner) tearDown(ctx context.Context) error {
 	// The birth of the branch must not finish later. A branch that failed to open has none.
 	_, _ = r.a.branches.Of(ctx, r.id)
-	r.a.Sandboxes.Discard(r.id)
+	r.a.supplier.Sandboxes.Discard(r.id)
 	if box := r.box; box != nil {
 		r.box, r.end.left = nil, box
 		r.show()

@@ -92,7 +92,7 @@ func (h hookBox) LastLines(int) []string            { return []string{"a:7"} }
 func TestAHookWhoseSandboxStaysRunsOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
 		h := &hooks{Sandboxes: b.sandboxes}
-		b.agent.Sandboxes = h
+		b.agent.supplier.Sandboxes = h
 		spec := pando.Spec{Name: "web", Kind: pando.Stateful, Command: []string{"db"},
 			Scale: pando.Scale{Min: 1, Max: 1}, Hooks: pando.Hooks{Recover: []string{"recover"}}}
 		b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(),

@@ -1,14 +1,13 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/supply"
 )
 
 // fetching brings the image or the bundle of an instance to this host while its record waits in
@@ -41,7 +40,7 @@ func (r *runner) fetchFiles(files pando.Image) error {
 			case <-ctx.Done():
 			}
 		}()
-		r.post(imagePulled{r.a.pull(ctx, r.service.Tenant, files,
+		r.post(imagePulled{r.a.supplier.Pull(ctx, r.service.Tenant, files,
 			func(what string) { r.post(imageWaits{what}) })})
 	})
 	return nil
@@ -55,29 +54,6 @@ func (r *runner) explainFetch(what string) {
 	}
 	r.recorder.Add(r.inst, nil)
 	r.show()
-}
-
-// imageHosts returns the other hosts that may have an image: the one that read it, then the others
-// by name.
-func (a *Agent) imageHosts(i pando.Image) []pando.Host {
-	a.records.Lock()
-	defer a.records.Unlock()
-	var out []pando.Host
-	for _, h := range a.records.World.Hosts {
-		if h.V.Name != a.Host.Name {
-			out = append(out, h.V)
-		}
-	}
-	slices.SortFunc(out, func(x, y pando.Host) int {
-		if first := i.Host; (x.Name == first) != (y.Name == first) {
-			if x.Name == first {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(x.Name, y.Name)
-	})
-	return out
 }
 
 // HasHostAt reports whether a host of the cluster has an address.
@@ -117,14 +93,14 @@ func (r *runner) makeSandbox(
 	if len(spec.Configs) > 0 {
 		r.a.crews.follow(r, spec)
 	}
-	g, lacks, err := r.a.supply(ctx, start{inst: i, svc: svc, spec: spec})
-	defer func() { g.done() }()
+	g, lacks, err := r.a.supplier.Supply(ctx, supply.Start{Instance: i, Service: svc, Spec: spec})
+	defer func() { g.Done() }()
 	switch {
 	case err != nil:
-	case lacks.secrets != nil:
-		return nil, r.awaitSecrets(ctx, lacks.secrets)
-	case !lacks.none():
-		if err = r.fetchFiles(lacks.files); err == nil {
+	case lacks.Secrets != nil:
+		return nil, r.awaitSecrets(ctx, lacks.Secrets)
+	case !lacks.IsEmpty():
+		if err = r.fetchFiles(lacks.Files); err == nil {
 			return nil, 0
 		}
 	}

@@ -128,7 +128,7 @@ func (p *preparer) load(s pando.SandboxSpec) preparation {
 			done = make(chan struct{})
 			a.spawn(func(ctx context.Context) {
 				defer close(done)
-				if err := a.Sandboxes.Prepare(ctx, s); err != nil {
+				if err := a.supplier.Sandboxes.Prepare(ctx, s); err != nil {
 					a.Log.Debug("a start is not prepared", "instance", id, "error", err)
 					return
 				}
@@ -138,7 +138,7 @@ func (p *preparer) load(s pando.SandboxSpec) preparation {
 				late := r != nil && r.shown.begun || r == nil && granted
 				a.records.Unlock()
 				if late { // no start will take this preparation
-					a.Sandboxes.Discard(id)
+					a.supplier.Sandboxes.Discard(id)
 				}
 			})
 		},
@@ -153,7 +153,7 @@ func (p *preparer) load(s pando.SandboxSpec) preparation {
 			p.wasVain(s.Instance.Service)
 			a.spawn(func(context.Context) {
 				<-done
-				a.Sandboxes.Discard(id)
+				a.supplier.Sandboxes.Discard(id)
 			})
 		},
 	}

@@ -115,7 +115,7 @@ func TestThePreparedInstanceHasTheRoleThatControlGives(t *testing.T) {
 			b.atHome(nil)
 			b.fromZero()
 			var prepared pando.SandboxSpec
-			b.agent.Sandboxes = noting{b.sandboxes, &prepared}
+			b.agent.supplier.Sandboxes = noting{b.sandboxes, &prepared}
 			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				return b.grantAs(ctx, i, 0, i.Instance)
 			})
@@ -150,7 +150,7 @@ func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
 		b.atHome(nil)
 		b.serving("web-1", 1)
 		let := make(chan struct{})
-		b.agent.Sandboxes = late{b.sandboxes, let}
+		b.agent.supplier.Sandboxes = late{b.sandboxes, let}
 		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			return b.grantAs(ctx, i, 0, i.Instance)
 		})

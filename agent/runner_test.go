@@ -40,7 +40,7 @@ func (b stubbornBox) Stop(ctx context.Context) error {
 func TestAnInstanceMayDieWhileItsProgramStops(t *testing.T) {
 	onBench(t, func(b *bench) {
 		let := make(chan struct{})
-		b.agent.Sandboxes = stubborn{b.sandboxes, let}
+		b.agent.supplier.Sandboxes = stubborn{b.sandboxes, let}
 		b.serving("web-1", 1)
 		b.drain("web-1", true) // the program reads no events, so it is stopped at once
 		b.pass(time.Second)

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,38 +10,6 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
 )
-
-// secretsWaitMax is how long an agent waits for the server's answer with secrets.
-const secretsWaitMax = 5 * time.Second
-
-// secretsOf brings the contents of the secrets of an instance from the server. ErrUnavailable: it
-// is worth another attempt.
-func (a *Agent) secretsOf(
-	ctx context.Context, i pando.InstanceID, spec pando.Spec,
-) (map[string][]byte, error) {
-	if len(spec.StoredSecrets) == 0 {
-		return nil, nil
-	}
-	if a.Secrets == nil {
-		return nil, fmt.Errorf("%w: this host gets no secrets", pando.ErrUnsupported)
-	}
-	ctx, cancel := context.WithTimeout(ctx, secretsWaitMax)
-	defer cancel()
-	all, err := a.Secrets(ctx, i)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("the server is %w: %w", pando.ErrUnavailable, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("bring its secrets: %w", err)
-	}
-	for _, one := range spec.StoredSecrets {
-		if _, ok := all[one.Name]; !ok {
-			return nil, fmt.Errorf("%w: bring its secrets: the server gave no %s", pando.ErrUnavailable,
-				one.Name)
-		}
-	}
-	return all, nil
-}
 
 // awaitSecrets returns the time before the next attempt to bring the secrets of an instance, and
 // shows why it waits. A secret that is missing may be set at any time.
@@ -110,7 +77,7 @@ func (r *runner) bringSecrets(
 		signals[one.Name] = one.OnChange
 	}
 	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
-		all, err := r.a.secretsOf(ctx, r.id, spec)
+		all, err := r.a.supplier.SecretsOf(ctx, r.id, spec)
 		if err == nil {
 			return box.Renew(ctx, all, signals)
 		}

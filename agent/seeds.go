@@ -13,6 +13,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/supply"
 )
 
 // Times of seeds.
@@ -88,10 +89,10 @@ func (s *seeds) get(k pando.ServiceKey, revision version) *seed {
 
 // load reads the seeds of a former agent. The caller holds the lock.
 func (s *seeds) load() {
-	if s.a.SnapshotStore == nil {
+	if s.a.supplier.Snapshots == nil {
 		return
 	}
-	kept, err := s.a.SnapshotStore.Kept(pando.ServiceKey{})
+	kept, err := s.a.supplier.Snapshots.Kept(pando.ServiceKey{})
 	if err != nil {
 		s.a.Log.Warn("the seeds of this host cannot be read; the next instances start cold", "error", err)
 		return
@@ -109,7 +110,7 @@ func (s *seeds) begin(k pando.ServiceKey, revision version) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.get(k, revision)
-	if one.digest != "" || one.taking || one.failed >= seedsFailedMax || s.a.SnapshotStore == nil {
+	if one.digest != "" || one.taking || one.failed >= seedsFailedMax || s.a.supplier.Snapshots == nil {
 		return false
 	}
 	one.taking, one.why = true, "the snapshot of its revision is not complete yet"
@@ -134,7 +135,7 @@ func (s *seeds) end(k pando.ServiceKey, revision version, digest string, err err
 func (s *seeds) find(k pando.ServiceKey, revision version) (digest, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.a.SnapshotStore == nil {
+	if s.a.supplier.Snapshots == nil {
 		return "", "this host keeps no snapshots; `pando doctor` there prints why"
 	}
 	one := s.get(k, revision)
@@ -187,10 +188,10 @@ type seeding struct {
 // startSandbox starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues
 // the seed of its revision. Without a seed, or after one that cannot be continued, the program
 // starts.
-func (r *runner) startSandbox(ctx context.Context, g supplied) (pando.Sandbox, error) {
-	s := g.spec
+func (r *runner) startSandbox(ctx context.Context, g supply.Supplied) (pando.Sandbox, error) {
+	s := g.Spec
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
-		return g.start(ctx)
+		return g.Start(ctx)
 	}
 	digest, why := r.a.seeds.find(r.service, versionOf(s.Instance))
 	if digest != "" {
@@ -206,21 +207,21 @@ func (r *runner) startSandbox(ctx context.Context, g supplied) (pando.Sandbox, e
 		}
 	}
 	r.birth.seeding.began = "the program runs, from its start: " + records.OneLine(why, records.EvidenceBytesMax)
-	return g.start(ctx)
+	return g.Start(ctx)
 }
 
 // startFromSeed starts the sandbox of an instance that continues a seed.
 func (r *runner) startFromSeed(
-	ctx context.Context, g supplied, digest string,
+	ctx context.Context, g supply.Supplied, digest string,
 ) (pando.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, seedStartMax)
 	defer cancel()
-	g, err := g.continuing(ctx, digest)
-	defer func() { g.done() }()
+	g, err := g.Continuing(ctx, digest)
+	defer func() { g.Done() }()
 	if err != nil {
 		return nil, err
 	}
-	box, err := g.start(ctx)
+	box, err := g.Start(ctx)
 	if err != nil {
 		return nil, err
 	}

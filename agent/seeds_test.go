@@ -108,8 +108,8 @@ func (b *bench) nursery() *nursery {
 }
 
 func (b *bench) useNursery(n *nursery) {
-	b.agent.Sandboxes, b.agent.Images, b.agent.SnapshotStore = n, n, n
-	b.agent.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+	b.agent.supplier.Sandboxes, b.agent.supplier.Images, b.agent.supplier.Snapshots = n, n, n
+	b.agent.supplier.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 		return snapshotKeys, nil
 	}
 }
@@ -294,7 +294,7 @@ func TestAnEncryptedSeedNeedsTheServer(t *testing.T) {
 	onBench(t, func(b *bench) {
 		n := b.nursery()
 		var away error
-		b.agent.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+		b.agent.supplier.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 			return snapshotKeys, away
 		}
 		b.serving("web-1", 2)

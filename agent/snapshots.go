@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -44,7 +43,7 @@ func (s *snapshots) take(
 	a := s.agent
 	now := a.crews.statusOf(r)
 	switch {
-	case a.SnapshotStore == nil:
+	case a.supplier.Snapshots == nil:
 		return out, fmt.Errorf("%w: this host keeps no snapshots", pando.ErrUnsupported)
 	case !now.runs:
 		return out, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, r.id)
@@ -58,14 +57,14 @@ func (s *snapshots) take(
 	defer s.turn.Give()
 	st := pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
 		SpecHash: now.inst.SpecHash, Seed: t.seed, Encrypted: !t.plain}
-	keys, err := s.keys(ctx, r.id)
+	keys, err := a.supplier.KeysOf(ctx, r.id)
 	if err != nil {
 		return out, fmt.Errorf("snapshot of %s: %w", r.id, err)
 	}
 	if err := r.announce(ctx); err != nil {
 		return out, err
 	}
-	out, err = a.SnapshotStore.Keep(ctx, st, keys, func(dir string, st *pando.SnapshotStatus,
+	out, err = a.supplier.Snapshots.Keep(ctx, st, keys, func(dir string, st *pando.SnapshotStatus,
 	) (err error) {
 		began := a.Clock.Now()
 		st.Machine, err = now.box.Freeze(ctx, dir)
@@ -85,46 +84,23 @@ func (s *snapshots) take(
 	return out, nil
 }
 
-// keys brings the keys of the snapshots of an instance from the server.
-func (s *snapshots) keys(
-	ctx context.Context, i pando.InstanceID,
-) (keys pando.SnapshotKeys, err error) {
-	a := s.agent
-	if a.SnapshotKeys == nil {
-		return keys, fmt.Errorf("%w: this host has no keys of snapshots", pando.ErrUnsupported)
-	}
-	ctx, cancel := context.WithTimeout(ctx, secretsWaitMax)
-	defer cancel()
-	keys, err = a.SnapshotKeys(ctx, i)
-	if err == nil && (keys.Files == "" || keys.Seal == "") {
-		err = fmt.Errorf("%w: the server gave none", pando.ErrUnavailable)
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("the server is %w: %w", pando.ErrUnavailable, err)
-	}
-	if err != nil {
-		return keys, fmt.Errorf("bring the key of its snapshots; `pando hosts` shows the server: %w", err)
-	}
-	return keys, nil
-}
-
 // Snapshots implements pando.HostAgent.
 func (s *snapshots) Snapshots(
 	_ context.Context, k pando.ServiceKey,
 ) ([]pando.SealedSnapshot, error) {
-	if s.agent.SnapshotStore == nil {
+	if s.agent.supplier.Snapshots == nil {
 		return nil, nil
 	}
-	return s.agent.SnapshotStore.Kept(k)
+	return s.agent.supplier.Snapshots.Kept(k)
 }
 
 // DropSnapshot implements pando.HostAgent.
 func (s *snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest string) error {
-	if s.agent.SnapshotStore == nil {
+	if s.agent.supplier.Snapshots == nil {
 		return fmt.Errorf("snapshot %s: %w", digest, pando.ErrNotFound)
 	}
 	s.agent.seeds.forget(k, digest)
-	return s.agent.SnapshotStore.Drop(ctx, k, digest)
+	return s.agent.supplier.Snapshots.Drop(ctx, k, digest)
 }
 
 // announce sends the event `snapshot` and closes the program's connections to its socket. A program
