@@ -27,6 +27,7 @@ import (
 	"pando.run/pando/agent/outbound"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
+	"pando.run/pando/agent/seed"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/turn"
@@ -119,7 +120,7 @@ type Agent struct {
 	self       *selfAPI
 	window     *window
 	snapshots  *snapshots
-	seeds      *seeds
+	seeds      *seed.Store
 	departures *departures
 	arrivals   *arrivals
 	records    *records.Records
@@ -176,7 +177,7 @@ func New(c Config) *Agent {
 	a.crews = newCrews(c.Host.Name, a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log), c.Clock)
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
 	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
-	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
+	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, seed.New(c.SnapshotStore, c.Log)
 	a.works, a.counts, a.askReads = newWorks(a), flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{

@@ -254,7 +254,7 @@ func (v *arrivals) land(r *runner, m pando.MoveMark) {
 		close(n.landed)
 	}
 	v.a.records.Unlock()
-	r.events.send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
+	r.events.Send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
 }
 
 // endpoints returns the endpoints of programs that wait here. They keep flows and get no new ones.

@@ -28,7 +28,7 @@ func (s *selfAPI) Replicate(
 		return intent, err
 	}
 	defer s.dismiss(&intent)
-	defer r.caller.answered()
+	defer r.caller.Answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err == nil && ask.Wait && !intent.State.Ended() {
 		intent, err = s.awaitIntent(ctx, intent, func(v pando.Intent) bool { return v.State.Ended() })
@@ -51,7 +51,7 @@ func (s *selfAPI) Halt(
 		return pando.HaltResult{Intent: intent}, err
 	}
 	defer s.dismiss(&intent)
-	defer r.caller.answered()
+	defer r.caller.Answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
@@ -143,7 +143,7 @@ func (s *selfAPI) ask(
 	}
 	inputs, err := inputsOf(ask)
 	if err == nil {
-		err = r.caller.pace.wait(ctx, s.a.Clock)
+		err = r.caller.Paced(ctx, s.a.Clock)
 	}
 	if err == nil {
 		err = s.a.door.admit(r.service, s.a.Clock.Now())
@@ -157,7 +157,7 @@ func (s *selfAPI) ask(
 		intent.Instance = i
 	}
 	ahead := nothing
-	intent, ok := r.caller.begin(func() pando.Intent {
+	intent, ok := r.caller.Begin(func() pando.Intent {
 		if verb == pando.VerbReplicate {
 			ahead = s.a.preparer.prepare(&intent)
 		}
@@ -175,7 +175,7 @@ func (s *selfAPI) ask(
 		}
 	}
 	if err != nil {
-		r.caller.answered()
+		r.caller.Answered()
 		return nil, intent, err
 	}
 	failpoint.Hit(string(verb) + " asked")

@@ -170,3 +170,30 @@ func TestAReportFromBeforeADrainEndsNoDrain(t *testing.T) {
 		}
 	})
 }
+
+// A program may read the first event drained before the answer of its halt. It must not sit idle
+// until its agent stops it.
+func TestDrainedComesAgainUntilTheInstanceDies(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		ctx, cancel := context.WithCancel(b.ctx)
+		defer cancel()
+		news, err := b.agent.self.Events(ctx, "web-1", 0)
+		b.ok(err)
+		var times atomic.Int64
+		go func() {
+			for e := range news {
+				if e.Kind == pando.EventDrained {
+					times.Add(1)
+				}
+			}
+		}()
+		b.drain("web-1", false)
+		time.Sleep(dieGrace - time.Second)
+		n, most := times.Load(), int64(dieGrace/drainedAgain)
+		if n < most/2 || n > most {
+			t.Errorf("the program was told %d times in %s, want about every %s", n, dieGrace,
+				drainedAgain)
+		}
+	})
+}

@@ -224,7 +224,7 @@ func (r *runner) removeAll(ctx context.Context) time.Duration {
 	}
 	r.endTableWait()
 	r.recorder.Close()
-	r.events.close()
+	r.events.Close()
 	r.a.records.ForgetIntents(r.intentsOfInstance()...)
 	r.a.crews.delist(r)
 	r.a.records.Read(func(*world.World) { r.a.scope.rescope(r.service) })

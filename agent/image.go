@@ -73,7 +73,7 @@ func (a *Agent) ImagesInUse() map[string]bool {
 			out[i.V.From] = true
 		}
 	}
-	for _, digest := range a.seeds.used() {
+	for _, digest := range a.seeds.Digests() {
 		out[digest] = true
 	}
 	for _, revisions := range a.records.World.Revisions {
@@ -110,7 +110,7 @@ func (r *runner) makeSandbox(
 		box, err = r.startSandbox(ctx, g)
 	}
 	if err == nil && i.From != "" {
-		r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": i.From})
+		r.events.Send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": i.From})
 	}
 	if err != nil {
 		if ctx.Err() == nil {

@@ -168,7 +168,7 @@ func (r *runner) endDrain(reason string) {
 // sendDrained sends the event drained.
 func (r *runner) sendDrained(reason string) {
 	r.leave.said = r.a.Clock.Now()
-	r.events.send(r.leave.said, pando.EventDrained, map[string]string{"reason": reason})
+	r.events.Send(r.leave.said, pando.EventDrained, map[string]string{"reason": reason})
 }
 
 // awaitDeath waits for the application to merge and die. It stops the application after a grace
@@ -208,7 +208,7 @@ func (r *runner) patience(i pando.Instance) time.Duration {
 	if !i.Walk {
 		return dieGrace - r.a.Clock.Now().Sub(i.Since)
 	}
-	if r.events.listeners() == 0 {
+	if r.events.Listeners() == 0 {
 		return 0
 	}
 	// It reads its events, so it has received the order. Give it the time of a stop to end by itself.

@@ -75,9 +75,7 @@ func (c *crews) metricsOf(i pando.InstanceID) map[string]float64 {
 	if err != nil {
 		return nil
 	}
-	r.caller.mu.Lock()
-	defer r.caller.mu.Unlock()
-	return r.caller.metric
+	return r.caller.Metrics()
 }
 
 // Counters implements pando.HostAgent. It adds the measurements of the host, and the numbers of

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/events"
 )
 
 // notify sends the instances of this host the changes of a commit that concern them. The caller
@@ -22,20 +23,20 @@ func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
 	if (about.endpoints || len(about.instances) > 0) && c.turnover(s, about) {
 		data := map[string]int{"in_rotation": len(c.rotation[s])}
 		for _, r := range c.of[s] {
-			r.events.send(now, pando.EventPeers, data)
+			r.events.Send(now, pando.EventPeers, data)
 		}
 	}
 	if about.endpoints {
 		e := c.records.World.Endpoints[s].V
-		b := budget{e.Scale.Min, e.Scale.Max, e.Service.Pin}
+		b := events.Budget{Min: e.Scale.Min, Max: e.Scale.Max, Pin: e.Service.Pin}
 		for _, r := range c.of[s] {
-			r.events.sendBudget(now, b)
+			r.events.SendBudget(now, b)
 		}
 	}
 	if about.head {
 		data := map[string]string{"commit": c.records.World.Heads[s].V.Commit.String()}
 		for _, r := range c.of[s] {
-			r.events.send(now, pando.EventState, data)
+			r.events.Send(now, pando.EventState, data)
 		}
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/events"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/socket"
 	"pando.run/pando/lifecycle"
 )
 
@@ -25,9 +27,9 @@ type runner struct {
 	inbox    inbox
 	shown    status        // as last shown; the agent's lock guards it
 	ended    chan struct{} // closed when the runner has ended
-	events   *events
+	events   *events.Feed
 	recorder *records.Recorder
-	caller   caller
+	caller   socket.Caller
 	answers  answers
 	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
 	// then do not all retry at one instant after an outage.
@@ -73,7 +75,7 @@ type runner struct {
 
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
-		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
+		a: a, id: i.ID, service: i.Service, events: events.New(a.Clock.Now()),
 		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
 		inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced,
 		enlisted: a.askReads.seq.Add(1), met: a.Clock.Now(),
@@ -257,7 +259,7 @@ func (r *runner) follow(theirs pando.Instance) {
 		r.met = r.a.Clock.Now()
 	}
 	if !drains && now.Phase == pando.PhaseDraining && now.Walk {
-		r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
+		r.events.Send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
 	}
 	r.show()
 }
@@ -363,7 +365,7 @@ func (r *runner) adopt(ctx context.Context) {
 func (r *runner) repeatEvents(i pando.Instance) {
 	now := r.a.Clock.Now()
 	if i.Phase.Leaving() && i.Walk {
-		r.events.send(now, pando.EventHalted, map[string]string{"reason": i.Reason})
+		r.events.Send(now, pando.EventHalted, map[string]string{"reason": i.Reason})
 	}
 	if i.Phase == pando.PhaseDrained {
 		r.sendDrained(i.Reason)
@@ -487,4 +489,14 @@ func (r *runner) newIntent(verb pando.Verb, inputs map[string]float64) pando.Int
 		Host: r.a.Host.Name, Inputs: inputs,
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(r.id)},
 	}
+}
+
+// serve starts the API of the instance at its socket.
+func (r *runner) serve(box pando.Sandbox) {
+	r.a.spawn(func(ctx context.Context) {
+		err := r.caller.Serve(ctx, box.Listener(), r.a.Clock, r.a.Serve(r.a.self, r.id))
+		if err != nil && ctx.Err() == nil {
+			r.a.Log.Debug("an instance's API ended", "instance", r.id, "error", err)
+		}
+	})
 }

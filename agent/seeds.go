@@ -1,18 +1,14 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/seed"
 	"pando.run/pando/agent/supply"
 )
 
@@ -23,159 +19,6 @@ const (
 	// seedStartMax bounds the start of an instance that continues a seed. A later one starts cold.
 	seedStartMax = 10 * time.Second
 )
-
-// seedsFailedMax is the number of seeds of a revision that may fail on this host. Further instances
-// then start cold, and no snapshot stops the program.
-const seedsFailedMax = 2
-
-// seeds are the snapshots that new instances of this host continue, one for each of the newest
-// revisions of a service (pando.SeedsMax). The snapshots are in the store of the host. So a new
-// agent finds them.
-type seeds struct {
-	a    *Agent
-	mu   sync.Mutex
-	read bool // the store was read
-	of   map[pando.ServiceKey]map[version]*seed
-}
-
-// version is a revision with the hash of its spec. A number alone means another spec after a
-// restore of the store, or in a new service of the same name.
-type version struct {
-	number int
-	spec   string
-}
-
-func versionOf(i pando.Instance) version { return version{i.Revision, i.SpecHash} }
-
-func (v version) compare(w version) int {
-	return cmp.Or(cmp.Compare(v.number, w.number), cmp.Compare(v.spec, w.spec))
-}
-
-// seed is the state of the seed of one revision.
-type seed struct {
-	digest string // "": none
-	taking bool
-	failed int
-	why    string // there is none
-}
-
-func newSeeds(a *Agent) *seeds {
-	return &seeds{a: a, of: map[pando.ServiceKey]map[version]*seed{}}
-}
-
-// get returns the seed of a revision. It keeps those of the newest revisions alone. The caller
-// holds the lock.
-func (s *seeds) get(k pando.ServiceKey, revision version) *seed {
-	if !s.read {
-		s.read = true
-		s.load()
-	}
-	all := s.of[k]
-	if all == nil {
-		all = map[version]*seed{}
-		s.of[k] = all
-	}
-	if all[revision] == nil {
-		all[revision] = &seed{why: "it is the first instance of its revision on this host"}
-		revisions := slices.SortedFunc(maps.Keys(all), version.compare)
-		for _, old := range revisions[:max(0, len(revisions)-pando.SeedsMax)] {
-			if old != revision {
-				delete(all, old)
-			}
-		}
-	}
-	return all[revision]
-}
-
-// load reads the seeds of a former agent. The caller holds the lock.
-func (s *seeds) load() {
-	if s.a.supplier.Snapshots == nil {
-		return
-	}
-	kept, err := s.a.supplier.Snapshots.Kept(pando.ServiceKey{})
-	if err != nil {
-		s.a.Log.Warn("the seeds of this host cannot be read; the next instances start cold", "error", err)
-		return
-	}
-	for _, st := range slices.Backward(kept) { // the newest last
-		if st.Seed && !st.Copy { // a copy was brought for one instance
-			s.get(st.Service, version{st.Revision, st.SpecHash}).digest = st.Digest
-		}
-	}
-}
-
-// begin reports whether an instance of a revision is to be stored as its seed. The caller then ends
-// the taking with end.
-func (s *seeds) begin(k pando.ServiceKey, revision version) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one := s.get(k, revision)
-	if one.digest != "" || one.taking || one.failed >= seedsFailedMax || s.a.supplier.Snapshots == nil {
-		return false
-	}
-	one.taking, one.why = true, "the snapshot of its revision is not complete yet"
-	return true
-}
-
-// end ends the taking of a seed.
-func (s *seeds) end(k pando.ServiceKey, revision version, digest string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one := s.get(k, revision)
-	one.taking, one.digest = false, digest
-	if err != nil {
-		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its keys, and may answer later
-			one.failed++
-		}
-		one.why = err.Error()
-	}
-}
-
-// find returns the seed of a revision, or the reason why there is none.
-func (s *seeds) find(k pando.ServiceKey, revision version) (digest, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.a.supplier.Snapshots == nil {
-		return "", "this host keeps no snapshots; `pando doctor` there prints why"
-	}
-	one := s.get(k, revision)
-	return one.digest, one.why
-}
-
-// reject drops a seed that no instance could continue, with the reason.
-func (s *seeds) reject(k pando.ServiceKey, revision version, digest, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if one := s.get(k, revision); one.digest == digest {
-		one.digest, one.why = "", why
-		one.failed++
-	}
-}
-
-// forget drops a seed that an operator deletes. The next instance that starts is stored again.
-func (s *seeds) forget(k pando.ServiceKey, digest string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, one := range s.of[k] {
-		if one.digest == digest {
-			one.digest, one.why = "", "an operator deleted the snapshot of its revision"
-		}
-	}
-}
-
-// used returns the digests of all seeds.
-func (s *seeds) used() (out []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, all := range s.of {
-		for _, one := range all {
-			if one.digest != "" {
-				out = append(out, one.digest)
-			}
-		}
-	}
-	return out
-}
 
 // seeding is the part of a birth that takes and continues seeds.
 type seeding struct {
@@ -193,17 +36,17 @@ func (r *runner) startSandbox(ctx context.Context, g supply.Supplied) (pando.San
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
 		return g.Start(ctx)
 	}
-	digest, why := r.a.seeds.find(r.service, versionOf(s.Instance))
+	digest, why := r.a.seeds.Find(r.service, seed.VersionOf(s.Instance))
 	if digest != "" {
 		box, err := r.startFromSeed(ctx, g, digest)
 		if err == nil || ctx.Err() != nil {
 			return box, err
 		}
-		why = fmt.Sprintf("its seed %s cannot be continued: %v", shortDigest(digest), err)
+		why = fmt.Sprintf("its seed %s cannot be continued: %v", seed.ShortDigest(digest), err)
 		r.a.Log.Warn("an instance starts cold: its seed cannot be continued", "instance", r.id,
 			"snapshot", digest, "error", err)
 		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its key
-			r.a.seeds.reject(r.service, versionOf(s.Instance), digest, why)
+			r.a.seeds.Reject(r.service, seed.VersionOf(s.Instance), digest, why)
 		}
 	}
 	r.birth.seeding.began = "the program runs, from its start: " + records.OneLine(why, records.EvidenceBytesMax)
@@ -227,8 +70,8 @@ func (r *runner) startFromSeed(
 	}
 	r.birth.seeding.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
 	r.inst.From = digest
-	r.birth.seeding.began = "it continues the seed " + shortDigest(digest) + " of its revision"
-	r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
+	r.birth.seeding.began = "it continues the seed " + seed.ShortDigest(digest) + " of its revision"
+	r.events.Send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
 	return box, nil
 }
 
@@ -242,7 +85,7 @@ func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 		return false
 	}
 	r.birth.seeding.sown = true
-	if !r.a.seeds.begin(r.service, versionOf(i)) {
+	if !r.a.seeds.BeginTaking(r.service, seed.VersionOf(i)) {
 		return false
 	}
 	r.birth.seeding.sowing = true
@@ -251,10 +94,10 @@ func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 		defer cancel()
 		st, err := r.a.snapshots.take(ctx, r, taking{seed: true, plain: spec.Replicate.Plain,
 			resumed: func() { r.post(seedTaken{}) }})
-		r.a.seeds.end(r.service, versionOf(i), st.Digest, err)
+		r.a.seeds.EndTaking(r.service, seed.VersionOf(i), st.Digest, err)
 		r.post(seedTaken{})
 		reason := fmt.Sprintf("the seed of revision %d on this host is %s: %d bytes, and it stood still "+
-			"for %.0f ms; new instances continue it", i.Revision, shortDigest(st.Digest), st.Bytes,
+			"for %.0f ms; new instances continue it", i.Revision, seed.ShortDigest(st.Digest), st.Bytes,
 			st.StoppedSeconds*1000)
 		if err != nil {
 			reason = fmt.Sprintf("revision %d has no seed on this host, and new instances start cold: %v",
@@ -271,15 +114,6 @@ func (r *runner) rejectSeed(reason string) {
 	if r.birth.seeding.seeded == "" || r.inst.Phase != pando.PhaseStarting {
 		return
 	}
-	r.a.seeds.reject(r.service, versionOf(r.inst), r.birth.seeding.seeded, fmt.Sprintf("an instance that continued "+
-		"the seed %s failed: %s", shortDigest(r.birth.seeding.seeded), reason))
-}
-
-// digestShown is the length of a digest in a reason.
-const digestShown = 12
-
-// shortDigest returns the first digits of a digest.
-func shortDigest(digest string) string {
-	digest = strings.TrimPrefix(digest, "sha256:")
-	return digest[:min(len(digest), digestShown)]
+	r.a.seeds.Reject(r.service, seed.VersionOf(r.inst), r.birth.seeding.seeded, fmt.Sprintf("an instance that continued "+
+		"the seed %s failed: %s", seed.ShortDigest(r.birth.seeding.seeded), reason))
 }

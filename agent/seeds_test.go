@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/seed"
 )
 
 // nursery is the sandboxes, the images and the snapshots of a host that can freeze its programs. It
@@ -109,6 +111,7 @@ func (b *bench) nursery() *nursery {
 
 func (b *bench) useNursery(n *nursery) {
 	b.agent.supplier.Sandboxes, b.agent.supplier.Images, b.agent.supplier.Snapshots = n, n, n
+	b.agent.seeds = seed.New(n, slog.New(slog.DiscardHandler))
 	b.agent.supplier.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 		return snapshotKeys, nil
 	}
@@ -193,8 +196,8 @@ func TestAServiceWithoutASeedStartsCold(t *testing.T) {
 		for id := range 4 {
 			b.serving(pando.InstanceID(fmt.Sprint("web-", id)), 2)
 		}
-		if n.frozen != seedsFailedMax {
-			t.Errorf("%d freezes, want %d", n.frozen, seedsFailedMax)
+		if n.frozen != seed.FailedMax {
+			t.Errorf("%d freezes, want %d", n.frozen, seed.FailedMax)
 		}
 		b.decided("start cold: snapshot of web-0: it holds a socket")
 		if from := n.starts; slices.ContainsFunc(from, func(s string) bool { return s != "" }) {
@@ -236,39 +239,16 @@ func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
 		b.serving("web-1", 2)
 		b.decided("new instances continue it")
 		digest := n.kept[0].Digest
-		b.agent.seeds.reject(web, version{number: 2}, "sha256:another", "the seed is of another revision")
-		if now, _ := b.agent.seeds.find(web, version{number: 2}); now != digest {
+		b.agent.seeds.Reject(web, seed.Version{Number: 2}, "sha256:another", "the seed is of another revision")
+		if now, _ := b.agent.seeds.Find(web, seed.Version{Number: 2}); now != digest {
 			t.Fatalf("the seed is %q, want %q", now, digest)
 		}
 		r := &runner{a: b.agent, service: web, inst: pando.Instance{Revision: 2,
 			Phase: pando.PhaseStarting}}
 		r.birth.seeding.seeded = digest
 		r.rejectSeed("it exited with 1")
-		if now, why := b.agent.seeds.find(web, version{number: 2}); now != "" || !strings.Contains(why, "exited with 1") {
+		if now, why := b.agent.seeds.Find(web, seed.Version{Number: 2}); now != "" || !strings.Contains(why, "exited with 1") {
 			t.Errorf("the seed is %q (%s)", now, why)
-		}
-	})
-}
-
-// A seed is of a spec. One with the same number, after a restore or in a new service of the same name,
-// has no seed yet.
-func TestASeedIsOfItsSpecAlone(t *testing.T) {
-	onBench(t, func(b *bench) {
-		n := b.nursery()
-		b.serving("web-1", 2)
-		b.decided("new instances continue it")
-		if now, _ := b.agent.seeds.find(web, version{2, "another"}); now != "" {
-			t.Errorf("another spec continues the seed %q", now)
-		}
-		digest := n.kept[0].Digest
-		for _, hash := range []string{"one", ""} {
-			n.kept[0].SpecHash = hash
-			b.agent.seeds = newSeeds(b.agent) // as after a restart of the agent
-			b.agent.seeds.a = b.agent
-			other, _ := b.agent.seeds.find(web, version{2, "two"})
-			if now, _ := b.agent.seeds.find(web, version{2, hash}); now != digest || other != "" {
-				t.Errorf("of the spec %q it finds %q, and of another %q", hash, now, other)
-			}
 		}
 	})
 }
@@ -282,7 +262,7 @@ func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 			b.serving(pando.InstanceID(fmt.Sprint("web-", revision)), revision)
 			b.pass(time.Second)
 		}
-		if got := len(b.agent.seeds.of[web]); got != pando.SeedsMax || n.frozen != 3*pando.SeedsMax {
+		if got := len(b.agent.seeds.Of[web]); got != pando.SeedsMax || n.frozen != 3*pando.SeedsMax {
 			t.Errorf("%d seeds are known after %d freezes, want %d", got, n.frozen, pando.SeedsMax)
 		}
 		synctest.Wait()

@@ -5,74 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/http"
 	"sync"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/socket"
+	"pando.run/pando/scale"
 	"pando.run/pando/state"
 )
+
+// metricsMax bounds the numbers in the metrics of an instance.
+const metricsMax = 256
 
 // selfAPI serves the instances of this host.
 type selfAPI struct{ a *Agent }
 
 var _ pando.Self = (*selfAPI)(nil)
-
-// caller is the part of an instance's API that belongs to its requests.
-type caller struct {
-	pace   pace
-	mu     sync.Mutex
-	asking *pando.Intent // its one outstanding request
-	metric map[string]float64
-	// conns are the open connections of the instance to its socket.
-	conns map[net.Conn]bool
-}
-
-// connected follows the connections of the instance, for http.Server.ConnState.
-func (c *caller) connected(conn net.Conn, s http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch s {
-	case http.StateNew:
-		if c.conns == nil {
-			c.conns = map[net.Conn]bool{}
-		}
-		c.conns[conn] = true
-	case http.StateClosed, http.StateHijacked:
-		delete(c.conns, conn)
-	}
-}
-
-// hangUp closes every connection of the instance to its socket, and returns their number. A program
-// that is frozen cannot keep one.
-func (c *caller) hangUp() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.conns {
-		conn.Close()
-	}
-	return len(c.conns)
-}
-
-// begin makes the intent that ask returns the outstanding request of the instance. If another is
-// outstanding, begin returns that one and false.
-func (c *caller) begin(ask func() pando.Intent) (i pando.Intent, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.asking != nil {
-		return *c.asking, false
-	}
-	i = ask()
-	c.asking = &i
-	return i, true
-}
-
-// answered ends the outstanding request.
-func (c *caller) answered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asking = nil
-}
 
 // Describe implements pando.Self.
 func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfView, error) {
@@ -91,9 +39,7 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	if svc.VIP4.IsValid() {
 		v.VIP = svc.VIP4.String()
 	}
-	r.caller.mu.Lock()
-	defer r.caller.mu.Unlock()
-	v.Pending, v.Metrics = r.caller.asking, maps.Clone(r.caller.metric)
+	v.Pending, v.Metrics = r.caller.Pending(), maps.Clone(r.caller.Metrics())
 	return v, nil
 }
 
@@ -119,13 +65,11 @@ func (s *selfAPI) PutMetrics(
 	if err != nil {
 		return err
 	}
-	if len(m) > metricsMax {
+	if len(m) > socket.MetricsMax {
 		return fmt.Errorf("metrics: %w: %d numbers, at most %d",
-			pando.ErrTooLarge, len(m), metricsMax)
+			pando.ErrTooLarge, len(m), socket.MetricsMax)
 	}
-	r.caller.mu.Lock()
-	defer r.caller.mu.Unlock()
-	r.caller.metric = named(m)
+	r.caller.SetMetrics(named(m))
 	return nil
 }
 
@@ -151,7 +95,7 @@ func (s *selfAPI) Events(
 	if err != nil {
 		return nil, err
 	}
-	return r.events.stream(ctx, after), nil
+	return r.events.Stream(ctx, after), nil
 }
 
 // branch returns the branch of an instance. It waits while the branch of a new instance is being
@@ -254,4 +198,17 @@ func (s *selfAPI) StatePush(
 		return pando.MergeResult{}, err
 	}
 	return r.push(ctx)
+}
+
+// door bounds the asks of each service on this host, also while control is out of reach and each
+// ask is written by this agent.
+type door struct {
+	mu sync.Mutex
+	scale.Door
+}
+
+func (d *door) admit(s pando.ServiceKey, now time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Admit(s, 0, now)
 }

@@ -99,7 +99,7 @@ func (s *snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest
 	if s.agent.supplier.Snapshots == nil {
 		return fmt.Errorf("snapshot %s: %w", digest, pando.ErrNotFound)
 	}
-	s.agent.seeds.forget(k, digest)
+	s.agent.seeds.Forget(k, digest)
 	return s.agent.supplier.Snapshots.Drop(ctx, k, digest)
 }
 
@@ -107,13 +107,13 @@ func (s *snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest
 // with such a connection has hookWait to answer.
 func (r *runner) announce(ctx context.Context) error {
 	a := r.a
-	r.events.send(a.Clock.Now(), pando.EventSnapshot, nil)
-	if r.events.listeners() > 0 {
+	r.events.Send(a.Clock.Now(), pando.EventSnapshot, nil)
+	if r.events.Listeners() > 0 {
 		if err := pando.Sleep(ctx, a.Clock, hookWait); err != nil {
 			return err
 		}
 	}
-	if r.caller.hangUp() > 0 {
+	if r.caller.HangUp() > 0 {
 		return pando.Sleep(ctx, a.Clock, hookWait)
 	}
 	return nil

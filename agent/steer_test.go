@@ -194,8 +194,8 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		defer cancel()
 		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
-		told, _ := r.events.since(0)
-		news := r.events.stream(ctx, told[len(told)-1].ID)
+		told, _ := r.events.Since(0)
+		news := r.events.Stream(ctx, told[len(told)-1].ID)
 		i := b.world().Instances["web-2"].V
 		i.Weight = 50 // a change that does not affect the set of instances that take flows
 		b.put(i)
@@ -221,7 +221,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		b.serving("web-2", 1)
 		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
-		kept, _ := r.events.since(0)
+		kept, _ := r.events.Since(0)
 		last := kept[0].ID // the listener has read only the first
 		b.steering.Open(web)
 		b.steering.Open(web) // so that both stay
@@ -232,12 +232,12 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		synctest.Wait()
 		r, err = b.agent.crews.runner("web-1")
 		b.ok(err)
-		news, _ := r.events.since(last)
+		news, _ := r.events.Since(last)
 		halted := false
 		for _, e := range news {
 			halted = halted || e.Kind == pando.EventHalted
 		}
-		if all, _ := r.events.since(0); !halted || len(news) != len(all) {
+		if all, _ := r.events.Since(0); !halted || len(news) != len(all) {
 			t.Errorf("after %d the listener received %v of %v", last, news, all)
 		}
 	})

@@ -1,4 +1,4 @@
-package agent
+package socket
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/scale"
 )
 
 // These bounds limit one instance's share of its agent, because all instances of the host share the
@@ -24,27 +23,8 @@ const (
 	headerBytesMax = 16 << 10
 	asksBurst      = 200 // asks in a row, before the limit of one per askWait applies
 	askWait        = 20 * time.Millisecond
-	metricsMax     = 256 // numbers in its metrics
+	MetricsMax     = 256 // numbers in its metrics
 )
-
-// serve starts the HTTP server of the instance's API.
-func (r *runner) serve(box pando.Sandbox) {
-	server := &http.Server{
-		Handler:           bounded(r.a.Serve(r.a.self, r.id)),
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax, MaxHeaderBytes: headerBytesMax,
-		ConnState: r.caller.connected,
-	}
-	r.a.spawn(func(ctx context.Context) {
-		stop := context.AfterFunc(ctx, func() { server.Close() })
-		defer stop()
-		l := &fewListener{
-			Listener: box.Listener(), free: make(chan struct{}, connectionsMax), ctx: ctx, clock: r.a.Clock,
-		}
-		if err := server.Serve(l); err != nil && ctx.Err() == nil {
-			r.a.Log.Debug("an instance's API ended", "instance", r.id, "error", err)
-		}
-	})
-}
 
 // bounded lets workMax requests work at a time and gives each body bodyWaitMax. The agent holds
 // only the head of a waiting request, because it has not read the body.
@@ -139,39 +119,4 @@ type fewConn struct {
 func (c *fewConn) Close() error {
 	c.once.Do(func() { <-c.free })
 	return c.Conn.Close()
-}
-
-// pace spaces the asks of one instance, because each ask is a durable record.
-type pace struct {
-	mu   sync.Mutex
-	next time.Time // when the bucket is empty
-}
-
-// wait returns when the instance may ask again.
-func (p *pace) wait(ctx context.Context, c pando.Clock) error {
-	p.mu.Lock()
-	now := c.Now()
-	if p.next.Before(now) {
-		p.next = now
-	}
-	p.next = p.next.Add(askWait)
-	late := p.next.Sub(now) - asksBurst*askWait
-	p.mu.Unlock()
-	if late <= 0 {
-		return nil
-	}
-	return pando.Sleep(ctx, c, late)
-}
-
-// door bounds the asks of each service on this host, also while control is out of reach and each
-// ask is written by this agent.
-type door struct {
-	mu sync.Mutex
-	scale.Door
-}
-
-func (d *door) admit(s pando.ServiceKey, now time.Time) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.Admit(s, 0, now)
 }

@@ -1,4 +1,7 @@
-package agent
+// Package events keeps the recent events of one instance for its listeners.
+//
+// It never waits for a listener.
+package events
 
 import (
 	"cmp"
@@ -15,22 +18,22 @@ import (
 // eventsKept is the number of events of an instance that a listener can request again.
 const eventsKept = 256
 
-// budget is the number of instances that a service may have, as sent to its instances.
-type budget struct {
+// Budget is the number of instances that a service may have, as sent to its instances.
+type Budget struct {
 	Min int        `json:"min"`
 	Max int        `json:"max"`
 	Pin *pando.Pin `json:"pin"`
 }
 
-// events holds the recent events of one instance, so that a listener that reconnects misses none.
-type events struct {
+// Feed holds the recent events of one instance, so that a listener that reconnects misses none.
+type Feed struct {
 	mu     sync.Mutex
 	next   uint64
 	kept   []pando.SelfEvent
 	latest map[pando.SelfEventKind]pando.SelfEvent // of each kind that carries a state
 	subs   map[chan struct{}]bool
 	closed bool
-	budget budget // as last sent
+	budget Budget // as last sent
 }
 
 // carriesState reports whether events of a kind tell what is so now. A listener that connects later
@@ -39,24 +42,25 @@ func carriesState(k pando.SelfEventKind) bool {
 	return k != pando.EventSnapshot // which only announces a moment
 }
 
-// newEvents starts an agent's event ids at its start time in microseconds. An agent sends fewer
-// events than microseconds pass, so the next agent's ids are greater. A listener that resumes with
-// the next agent misses nothing.
-func newEvents(now time.Time) *events {
-	return &events{
+// New returns a feed without events. Its ids start at the start time of the agent in microseconds.
+// An agent sends fewer events than microseconds pass, so the next agent's ids are greater. A
+// listener that resumes with the next agent misses nothing.
+func New(now time.Time) *Feed {
+	return &Feed{
 		next: uint64(max(1, now.UnixMicro())), subs: map[chan struct{}]bool{},
 		latest: map[pando.SelfEventKind]pando.SelfEvent{},
 	}
 }
 
-func (e *events) send(at time.Time, kind pando.SelfEventKind, data any) {
+// Send appends an event. It never waits.
+func (e *Feed) Send(at time.Time, kind pando.SelfEventKind, data any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.add(at, kind, data)
 }
 
-// sendBudget sends a budget unless it was the last one sent.
-func (e *events) sendBudget(at time.Time, b budget) {
+// SendBudget sends a budget unless it was the last one sent.
+func (e *Feed) SendBudget(at time.Time, b Budget) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !reflect.DeepEqual(b, e.budget) {
@@ -65,8 +69,8 @@ func (e *events) sendBudget(at time.Time, b budget) {
 	}
 }
 
-// add appends an event. The caller holds the lock.
-func (e *events) add(at time.Time, kind pando.SelfEventKind, data any) {
+// add appends an event.
+func (e *Feed) add(at time.Time, kind pando.SelfEventKind, data any) {
 	if last := len(e.kept) - 1; last >= 0 && replaces(kind) && e.kept[last].Kind == kind {
 		e.kept = e.kept[:last]
 	}
@@ -88,7 +92,7 @@ func replaces(k pando.SelfEventKind) bool {
 	return k == pando.EventPeers || k == pando.EventDrained
 }
 
-func (e *events) rouse() {
+func (e *Feed) rouse() {
 	for s := range e.subs {
 		select {
 		case s <- struct{}{}:
@@ -97,22 +101,24 @@ func (e *events) rouse() {
 	}
 }
 
-func (e *events) close() {
+// Close ends the streams of all listeners after their last event.
+func (e *Feed) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
 	e.rouse()
 }
 
-func (e *events) listeners() int {
+// Listeners returns the number of open streams.
+func (e *Feed) Listeners() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.subs)
 }
 
-// since returns the kept events after id, and the states after id whose events are kept no more. It
+// Since returns the kept events after id, and the states after id whose events are kept no more. It
 // also reports whether more can follow.
-func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
+func (e *Feed) Since(id uint64) ([]pando.SelfEvent, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	from := slices.IndexFunc(e.kept, func(v pando.SelfEvent) bool { return v.ID > id })
@@ -129,17 +135,17 @@ func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
 	return news, !e.closed
 }
 
-// present returns the newest event of each kind that carries a state. The caller holds the lock.
-func (e *events) present() []pando.SelfEvent {
+// present returns the newest event of each kind that carries a state.
+func (e *Feed) present() []pando.SelfEvent {
 	return slices.SortedFunc(maps.Values(e.latest), byID)
 }
 
 func byID(a, b pando.SelfEvent) int { return cmp.Compare(a.ID, b.ID) }
 
-// stream sends every event after id until ctx ends or the instance is gone. An id of 0 starts with
+// Stream sends every event after id until ctx ends or the instance is gone. An id of 0 starts with
 // the present state: the newest event of each kind that carries one. An id beyond the newest starts
 // with the oldest kept event.
-func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEvent {
+func (e *Feed) Stream(ctx context.Context, after uint64) <-chan pando.SelfEvent {
 	out := make(chan pando.SelfEvent)
 	rouse := make(chan struct{}, 1)
 	var first []pando.SelfEvent
@@ -167,7 +173,7 @@ func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEven
 					return
 				}
 			}
-			if news, more = e.since(after); len(news) > 0 {
+			if news, more = e.Since(after); len(news) > 0 {
 				after = news[len(news)-1].ID
 				continue
 			}
