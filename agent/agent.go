@@ -31,6 +31,7 @@ import (
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/turn"
+	"pando.run/pando/agent/work"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
 )
@@ -143,7 +144,7 @@ type Agent struct {
 	door       door
 	steps      atomic.Int64 // of all runners
 	tally      tally
-	works      *works
+	work       *work.Reader
 	joins      joins
 	wg         sync.WaitGroup
 	ctx        context.Context // the context of Run
@@ -178,7 +179,9 @@ func New(c Config) *Agent {
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
 	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, seed.New(c.SnapshotStore, c.Log)
-	a.works, a.counts, a.askReads = newWorks(a), flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
+	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.running, Clock: c.Clock,
+		IDs: c.IDs, Log: c.Log}
+	a.counts, a.askReads = flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
@@ -214,7 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.found[b.Instance()] = b
 	}
 	a.anchor.Recall(len(boxes) > 0)
-	a.works.open(len(boxes) > 0)
+	a.work.LoadBook(len(boxes) > 0)
 	if err := a.join(ctx); err != nil {
 		return err
 	}
@@ -226,7 +229,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.heralding.run)
 	a.spawn(a.routing.run)
 	a.spawn(a.meter.Run)
-	a.spawn(a.works.run)
+	a.spawn(a.work.Run)
 	a.spawn(knocks{a}.run)
 	a.spawn(a.branches.TrimOften)
 	a.spawn(a.branches.Tend)

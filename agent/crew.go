@@ -11,6 +11,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/work"
 )
 
 // crews are the runners of this host. The lock of the records guards them.
@@ -231,4 +232,16 @@ func (c *crews) silent() string {
 		all = append(all, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(all, ", ")
+}
+
+// running returns the instances that have a sandbox.
+func (c *crews) running() (all []work.Running) {
+	c.records.Lock()
+	defer c.records.Unlock()
+	for _, r := range c.everyRunner() {
+		if now := r.shown; now.box != nil {
+			all = append(all, work.Running{Instance: now.inst, Box: now.box, Born: now.born})
+		}
+	}
+	return all
 }

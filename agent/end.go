@@ -13,6 +13,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/turn"
+	"pando.run/pando/agent/work"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -200,7 +201,7 @@ func (r *runner) tearDown(ctx context.Context) error {
 	if box := r.box; box != nil {
 		r.box, r.end.left = nil, box
 		r.show()
-		r.a.works.end(ctx, r, box)
+		r.a.work.End(ctx, work.Running{Instance: r.inst, Box: box, Born: r.born()})
 		r.disconnect(ctx, box.Link())
 		r.a.departures.handOver(r, box)
 	}

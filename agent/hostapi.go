@@ -59,7 +59,7 @@ type (
 
 // HostAgent returns the answers of this host to the server and to other hosts.
 func (a *Agent) HostAgent() pando.HostAgent {
-	return hostAPI{a, a.window, a, a.branches, a.departures, a.arrivals, a.snapshots, a.window}
+	return hostAPI{a, a.window, a, a.branches, a.departures, a.arrivals, a.snapshots, a.work}
 }
 
 // Self returns the API of the instances of this host.
