@@ -49,7 +49,7 @@ func TestAsksBeyondTheRateOfAServiceAreRefused(t *testing.T) {
 			b.ok(b.agent.door.admit(web, time.Now()))
 		}
 		refused("ask again in a second")
-		time.Sleep(100 * time.Millisecond)
+		b.pass(100 * time.Millisecond)
 		b.agent.Control = crowded{}
 		refused("too many wait")
 	})

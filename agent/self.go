@@ -9,13 +9,9 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/agent/socket"
 	"pando.run/pando/scale"
 	"pando.run/pando/state"
 )
-
-// metricsMax bounds the numbers in the metrics of an instance.
-const metricsMax = 256
 
 // selfAPI serves the instances of this host.
 type selfAPI struct{ a *Agent }
@@ -65,12 +61,7 @@ func (s *selfAPI) PutMetrics(
 	if err != nil {
 		return err
 	}
-	if len(m) > socket.MetricsMax {
-		return fmt.Errorf("metrics: %w: %d numbers, at most %d",
-			pando.ErrTooLarge, len(m), socket.MetricsMax)
-	}
-	r.caller.SetMetrics(named(m))
-	return nil
+	return r.caller.SetMetrics(named(m))
 }
 
 // Lead implements pando.Self.

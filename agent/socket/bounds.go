@@ -23,7 +23,7 @@ const (
 	headerBytesMax = 16 << 10
 	asksBurst      = 200 // asks in a row, before the limit of one per askWait applies
 	askWait        = 20 * time.Millisecond
-	MetricsMax     = 256 // numbers in its metrics
+	metricsMax     = 256 // numbers in its metrics
 )
 
 // bounded lets workMax requests work at a time and gives each body bodyWaitMax. The agent holds

@@ -5,6 +5,7 @@ package socket
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -124,9 +125,14 @@ func (c *Caller) Metrics() map[string]float64 {
 	return c.metric
 }
 
-// SetMetrics keeps the numbers of the application.
-func (c *Caller) SetMetrics(m map[string]float64) {
+// SetMetrics keeps the numbers of the application, at most metricsMax.
+func (c *Caller) SetMetrics(m map[string]float64) error {
+	if len(m) > metricsMax {
+		return fmt.Errorf("metrics: %w: %d numbers, at most %d",
+			pando.ErrTooLarge, len(m), metricsMax)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.metric = m
+	return nil
 }
