@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
@@ -41,7 +42,7 @@ func (a *adoption) begin(former *world.World) {
 	a.running = true
 	a.specs = map[pando.InstanceID]string{}
 	for id, r := range a.agent.crews.runners {
-		i := a.agent.crews.current(r).inst
+		i := r.StatusIn(a.agent.records.World).Instance
 		if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
 			a.specs[id] = spec.Hash()
 		}
@@ -110,7 +111,7 @@ func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance
 	for id := range a.adrift {
 		i := pando.Instance{ID: id}
 		if r := a.agent.crews.runners[id]; r != nil {
-			i = a.agent.crews.current(r).inst
+			i = r.StatusIn(a.agent.records.World).Instance
 		}
 		out = append(out, i)
 	}
@@ -175,24 +176,24 @@ func (a *adoption) returned(i pando.Instance) bool {
 }
 
 // instance writes the record of an instance that runs here, as it is now.
-func (a *adoption) instance(ctx context.Context, r *runner) bool {
+func (a *adoption) instance(ctx context.Context, r *runner.Runner) bool {
 	a.agent.records.Lock()
-	i := a.agent.crews.current(r).inst
+	i := r.StatusIn(a.agent.records.World).Instance
 	i.SpecHash = cmp.Or(i.SpecHash, a.specs[i.ID])
-	v, there := a.agent.records.World.Instances[r.id]
-	back, frozen := a.returned(i), a.agent.records.World.Conceals(r.id)
+	v, there := a.agent.records.World.Instances[r.ID]
+	back, frozen := a.returned(i), a.agent.records.World.Conceals(r.ID)
 	a.agent.records.Unlock()
 	switch {
 	case frozen:
 		return true
 	case there:
 		if v.V.Phase != i.Phase || v.V.Warm != i.Warm {
-			r.post(recordOld{})
+			r.RecordOld()
 		}
-		a.landed(r.id)
+		a.landed(r.ID)
 		return true
 	case !back:
-		a.setAdrift(r.id)
+		a.setAdrift(r.ID)
 		return true
 	}
 	_, ok := a.write(ctx, i)
@@ -255,7 +256,7 @@ func (a *adoption) comesBack(n news) bool {
 		return c != nil && (c.service || c.revision)
 	}
 	for id := range a.adrift {
-		if r := a.agent.crews.runners[id]; r != nil && back(r.service) {
+		if r := a.agent.crews.runners[id]; r != nil && back(r.Service) {
 			return true
 		}
 	}
@@ -277,5 +278,5 @@ func (a *adoption) keeps(s pando.ServiceKey) bool {
 		return false
 	}
 	return a.running && len(a.agent.crews.of[s]) > 0 ||
-		slices.ContainsFunc(a.agent.crews.of[s], func(r *runner) bool { return a.adrift[r.id] })
+		slices.ContainsFunc(a.agent.crews.of[s], func(r *runner.Runner) bool { return a.adrift[r.ID] })
 }

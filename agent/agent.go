@@ -27,7 +27,7 @@ import (
 	"pando.run/pando/agent/outbound"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
-	"pando.run/pando/agent/seed"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/turn"
@@ -121,7 +121,6 @@ type Agent struct {
 	self       *selfAPI
 	window     *window
 	snapshots  *snapshots
-	seeds      *seed.Store
 	departures *departures
 	arrivals   *arrivals
 	records    *records.Records
@@ -142,8 +141,8 @@ type Agent struct {
 	heralding  *heralding
 	routing    *routing
 	door       door
-	steps      atomic.Int64 // of all runners
-	tally      tally
+	leasesLost atomic.Uint64
+	host       *runner.Host // of the runners
 	work       *work.Reader
 	joins      joins
 	wg         sync.WaitGroup
@@ -178,7 +177,7 @@ func New(c Config) *Agent {
 	a.crews = newCrews(c.Host.Name, a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log), c.Clock)
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
 	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
-	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, seed.New(c.SnapshotStore, c.Log)
+	a.snapshots = &snapshots{agent: a, turn: turn.New()}
 	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.running, Clock: c.Clock,
 		IDs: c.IDs, Log: c.Log}
 	a.counts, a.askReads = flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
@@ -193,6 +192,7 @@ func New(c Config) *Agent {
 		Peers: c.Peers,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
+	a.host = a.newHost()
 	return a
 }
 
@@ -267,7 +267,7 @@ func (a *Agent) join(ctx context.Context) error {
 			}
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
 			a.routing.unleased.Store(true)
-			a.tally.leasesLost.Add(1)
+			a.leasesLost.Add(1)
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}

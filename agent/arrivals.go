@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/test/failpoint"
 )
@@ -246,15 +247,15 @@ func (v *arrivals) take(i pando.InstanceID) pando.Sandbox {
 	return nil
 }
 
-// land reports that the program of a move runs.
-func (v *arrivals) land(r *runner, m pando.MoveMark) {
+// Landed reports that the program of a move runs.
+func (v *arrivals) land(r *runner.Runner, m pando.MoveMark) {
 	v.a.records.Lock()
 	if n := v.all[m.ID]; n != nil {
 		n.waited = v.a.Clock.Now().Sub(n.since).Seconds()
 		close(n.landed)
 	}
 	v.a.records.Unlock()
-	r.events.Send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
+	r.Events.Send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
 }
 
 // endpoints returns the endpoints of programs that wait here. They keep flows and get no new ones.

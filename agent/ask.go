@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/test/failpoint"
 )
 
@@ -28,7 +29,7 @@ func (s *selfAPI) Replicate(
 		return intent, err
 	}
 	defer s.dismiss(&intent)
-	defer r.caller.Answered()
+	defer r.Caller.Answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err == nil && ask.Wait && !intent.State.Ended() {
 		intent, err = s.awaitIntent(ctx, intent, func(v pando.Intent) bool { return v.State.Ended() })
@@ -51,7 +52,7 @@ func (s *selfAPI) Halt(
 		return pando.HaltResult{Intent: intent}, err
 	}
 	defer s.dismiss(&intent)
-	defer r.caller.Answered()
+	defer r.Caller.Answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
@@ -61,7 +62,7 @@ func (s *selfAPI) Halt(
 			fmt.Errorf("halt %w: %s", pando.ErrRefused, intent.Reason)
 	}
 	failpoint.Hit("halt granted")
-	at, err := s.halted(ctx, r.service, i)
+	at, err := s.halted(ctx, r.Service, i)
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
 	}
@@ -71,7 +72,7 @@ func (s *selfAPI) Halt(
 		hosts = append(hosts, h.V)
 	}
 	s.a.records.Unlock()
-	missing := s.acknowledged(ctx, hosts, []pando.ServiceKey{r.service}, at)
+	missing := s.acknowledged(ctx, hosts, []pando.ServiceKey{r.Service}, at)
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
 }
 
@@ -136,28 +137,28 @@ func (s *selfAPI) acknowledged(
 // ask writes the request of an instance. Each instance may have one outstanding request.
 func (s *selfAPI) ask(
 	ctx context.Context, i pando.InstanceID, verb pando.Verb, ask pando.Ask,
-) (*runner, pando.Intent, error) {
+) (*runner.Runner, pando.Intent, error) {
 	r, err := s.a.crews.runner(i)
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
 	inputs, err := inputsOf(ask)
 	if err == nil {
-		err = r.caller.Paced(ctx, s.a.Clock)
+		err = r.Caller.Paced(ctx, s.a.Clock)
 	}
 	if err == nil {
-		err = s.a.door.admit(r.service, s.a.Clock.Now())
+		err = s.a.door.admit(r.Service, s.a.Clock.Now())
 	}
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
-	intent := r.newIntent(verb, inputs)
+	intent := r.NewIntent(verb, inputs)
 	intent = intent.Become(pando.IntentAsked, s.a.Clock.Now(), reasonOf(ask))
 	if verb == pando.VerbHalt {
 		intent.Instance = i
 	}
 	ahead := nothing
-	intent, ok := r.caller.Begin(func() pando.Intent {
+	intent, ok := r.Caller.Begin(func() pando.Intent {
 		if verb == pando.VerbReplicate {
 			ahead = s.a.preparer.prepare(&intent)
 		}
@@ -168,14 +169,14 @@ func (s *selfAPI) ask(
 			pando.ErrConflict, intent.Verb)
 	}
 	defer ahead.settle()
-	err = r.recorder.Flush(ctx)
+	err = r.Flush(ctx)
 	if err == nil {
 		if err = s.submit(ctx, intent, ahead.begin); err != nil {
 			err = fmt.Errorf("%s: %w", verb, err)
 		}
 	}
 	if err != nil {
-		r.caller.Answered()
+		r.Caller.Answered()
 		return nil, intent, err
 	}
 	failpoint.Hit(string(verb) + " asked")
@@ -246,23 +247,5 @@ func (s *selfAPI) Die(
 	if err != nil {
 		return pando.Intent{}, err
 	}
-	phase := s.a.crews.statusOf(r).inst.Phase
-	if err := dyingMayBegin(phase); err != nil { // at once, even while the runner is busy
-		return pando.Intent{}, err
-	}
-	answer := make(chan death, 1)
-	r.post(deathAsked{ctx, ask, inputs, answer})
-	select {
-	case d := <-answer:
-		return d.intent, d.err
-	case <-ctx.Done():
-		return pando.Intent{}, ctx.Err()
-	case <-r.ended:
-	}
-	select {
-	case d := <-answer: // the runner has ended after it
-		return d.intent, d.err
-	default:
-		return pando.Intent{}, fmt.Errorf("instance %s: %w on this host", i, pando.ErrNotFound)
-	}
+	return r.Die(ctx, reasonOf(ask), inputs)
 }

@@ -19,7 +19,7 @@ func TestAnAskBeyondThePaceIsNotWritten(t *testing.T) {
 		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
 		for start := time.Now(); time.Now().Equal(start); {
-			b.ok(r.caller.Paced(b.ctx, wall.Clock{}))
+			b.ok(r.Caller.Paced(b.ctx, wall.Clock{}))
 		}
 		ctx, cancel := context.WithTimeout(b.ctx, time.Millisecond)
 		defer cancel()

@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/work"
 )
@@ -20,27 +21,27 @@ type crews struct {
 	clock    pando.Clock
 	records  *records.Records
 	steering *steer.Queue
-	runners  map[pando.InstanceID]*runner
-	of       map[pando.ServiceKey][]*runner // per service, sorted by instance name
+	runners  map[pando.InstanceID]*runner.Runner
+	of       map[pando.ServiceKey][]*runner.Runner // per service, sorted by instance name
 	// rotation holds the instances that take flows, as last sent to the crews.
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	sources  sources
-	at       map[netip.Addr]*runner // by the addresses of their sandboxes
+	at       map[netip.Addr]*runner.Runner // by the addresses of their sandboxes
 }
 
 func newCrews(
 	h pando.HostName, r *records.Records, q *steer.Queue, c pando.Clock,
 ) *crews {
 	return &crews{
-		host: h, clock: c, records: r, steering: q, runners: map[pando.InstanceID]*runner{},
-		of:       map[pando.ServiceKey][]*runner{},
+		host: h, clock: c, records: r, steering: q, runners: map[pando.InstanceID]*runner.Runner{},
+		of:       map[pando.ServiceKey][]*runner.Runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
-		sources:  sources{}, at: map[netip.Addr]*runner{},
+		sources:  sources{}, at: map[netip.Addr]*runner.Runner{},
 	}
 }
 
 // runner returns the runner of an instance of this host.
-func (c *crews) runner(i pando.InstanceID) (*runner, error) {
+func (c *crews) runner(i pando.InstanceID) (*runner.Runner, error) {
 	c.records.Lock()
 	defer c.records.Unlock()
 	r, ok := c.runners[i]
@@ -51,32 +52,32 @@ func (c *crews) runner(i pando.InstanceID) (*runner, error) {
 }
 
 // enlist adds a runner. A crew is sorted by instance name. The caller holds the lock.
-func (c *crews) enlist(r *runner) {
-	c.runners[r.id] = r
-	crew := c.of[r.service]
-	at, _ := slices.BinarySearchFunc(crew, r.id, func(o *runner, id pando.InstanceID) int {
-		return cmp.Compare(o.id, id)
+func (c *crews) enlist(r *runner.Runner) {
+	c.runners[r.ID] = r
+	crew := c.of[r.Service]
+	at, _ := slices.BinarySearchFunc(crew, r.ID, func(o *runner.Runner, id pando.InstanceID) int {
+		return cmp.Compare(o.ID, id)
 	})
-	c.of[r.service] = slices.Insert(crew, at, r)
+	c.of[r.Service] = slices.Insert(crew, at, r)
 }
 
 // delist removes a runner that has ended.
-func (c *crews) delist(r *runner) {
+func (c *crews) delist(r *runner.Runner) {
 	c.records.Lock()
 	defer c.records.UnlockChanged()
-	delete(c.runners, r.id)
-	c.locate(r, r.shown.link, pando.Link{})
+	delete(c.runners, r.ID)
+	c.locate(r, r.Shown.Link, pando.Link{})
 	c.unfollow(r)
-	crew := slices.DeleteFunc(c.of[r.service], func(o *runner) bool { return o == r })
-	if c.of[r.service] = crew; len(crew) == 0 {
-		delete(c.of, r.service)
-		delete(c.rotation, r.service)
+	crew := slices.DeleteFunc(c.of[r.Service], func(o *runner.Runner) bool { return o == r })
+	if c.of[r.Service] = crew; len(crew) == 0 {
+		delete(c.of, r.Service)
+		delete(c.rotation, r.Service)
 	}
 }
 
 // everyRunner returns the runners sorted by instance name, so that their order does not depend on a
 // map. The caller holds the lock.
-func (c *crews) everyRunner() (out []*runner) {
+func (c *crews) everyRunner() (out []*runner.Runner) {
 	for _, id := range slices.Sorted(maps.Keys(c.runners)) {
 		out = append(out, c.runners[id])
 	}
@@ -88,24 +89,24 @@ func (c *crews) wakeAll() {
 	c.records.Lock()
 	defer c.records.Unlock()
 	for _, r := range c.everyRunner() {
-		r.post(look{})
+		r.LookAgain()
 	}
 }
 
-// shown stores the state of a runner, and steers the service again if its table differs.
-func (c *crews) shown(r *runner, now status) {
+// Show stores the state of a runner, and steers the service again if its table differs.
+func (c *crews) Show(r *runner.Runner, now runner.Status) {
 	c.records.Lock()
 	defer c.records.Unlock()
-	was := r.shown
-	r.shown = now
-	c.locate(r, was.link, now.link)
-	if movesFlows(was, now) {
-		c.steering.Changed(r.service)
+	was := r.Shown
+	r.Shown = now
+	c.locate(r, was.Link, now.Link)
+	if runner.MovesFlows(was, now) {
+		c.steering.Changed(r.Service)
 	}
 }
 
 // locate moves a runner to the addresses of its sandbox. The caller holds the lock.
-func (c *crews) locate(r *runner, was, now pando.Link) {
+func (c *crews) locate(r *runner.Runner, was, now pando.Link) {
 	for _, a := range []netip.Addr{was.IP4, was.IP6} {
 		if c.at[a] == r {
 			delete(c.at, a)
@@ -126,46 +127,28 @@ func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
 	if !ok {
 		return "", false
 	}
-	return r.service.Tenant, true
-}
-
-// statusOf returns the state of a runner, with a step of control that the runner has not received
-// yet.
-func (c *crews) statusOf(r *runner) status {
-	c.records.Lock()
-	defer c.records.Unlock()
-	return c.current(r)
-}
-
-// current returns the state of a runner, with a step of control that the runner has not received
-// yet. The caller holds the lock.
-func (c *crews) current(r *runner) status {
-	now := r.shown
-	if v, ok := c.records.World.Instances[r.id]; ok {
-		now.inst, _ = controlled(now.inst, v.V)
-	}
-	return now
+	return r.Service.Tenant, true
 }
 
 // fellows returns the youngest instances of a service that take flows, at most PeersMax, oldest
 // first, and the number of all that do. It includes the asker if that takes flows. The caller
 // holds the lock.
-func (c *crews) fellows(asker *runner) (youngest []pando.InstanceStatus, all int) {
-	s := asker.service
+func (c *crews) fellows(asker *runner.Runner) (youngest []pando.InstanceStatus, all int) {
+	s := asker.Service
 	e := c.records.World.Endpoints[s].V
 	youngest = make([]pando.InstanceStatus, 0, pando.PeersMax+1)
 	seen := false
 	add := func(i pando.Instance) {
 		if i.Phase.TakesFlows() {
 			youngest = append(youngest, pando.InstanceStatus{Instance: i})
-			seen = seen || i.ID == asker.id
+			seen = seen || i.ID == asker.ID
 		}
 	}
 	for n := len(e.Seats) - 1; n >= 0 && len(youngest) < pando.PeersMax; n-- {
 		add(c.seated(s, e, e.Seats[n]))
 	}
 	if !seen {
-		add(c.current(asker).inst)
+		add(asker.StatusIn(c.records.World).Instance)
 	}
 	slices.Reverse(youngest)
 	if all = len(c.takers(s)); len(youngest) < pando.PeersMax {
@@ -177,7 +160,7 @@ func (c *crews) fellows(asker *runner) (youngest []pando.InstanceStatus, all int
 // seated returns the instance of a seat as this host has it. The caller holds the lock.
 func (c *crews) seated(s pando.ServiceKey, e pando.Endpoints, t pando.Seat) pando.Instance {
 	if r, ok := c.runners[t.Instance]; ok {
-		return c.current(r).inst
+		return r.StatusIn(c.records.World).Instance
 	}
 	return pando.Instance{
 		ID: t.Instance, Service: s, Host: e.HostOf(t), Revision: t.Revision, Weight: t.Weight,
@@ -203,8 +186,8 @@ func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 		}
 	}
 	for _, r := range c.of[s] {
-		if c.current(r).inst.Phase.TakesFlows() {
-			in[r.id] = true
+		if r.StatusIn(c.records.World).Instance.Phase.TakesFlows() {
+			in[r.ID] = true
 		}
 	}
 	return in
@@ -221,11 +204,11 @@ func (c *crews) silent() string {
 	more := 0
 	for _, r := range c.everyRunner() {
 		switch {
-		case r.shown.silent == "":
+		case r.Shown.Silent == "":
 		case len(all) == silentMax:
 			more++
 		default:
-			all = append(all, fmt.Sprintf("%s (%s)", r.id, r.shown.silent))
+			all = append(all, fmt.Sprintf("%s (%s)", r.ID, r.Shown.Silent))
 		}
 	}
 	if more > 0 {
@@ -239,9 +222,50 @@ func (c *crews) running() (all []work.Running) {
 	c.records.Lock()
 	defer c.records.Unlock()
 	for _, r := range c.everyRunner() {
-		if now := r.shown; now.box != nil {
-			all = append(all, work.Running{Instance: now.inst, Box: now.box, Born: now.born})
+		if now := r.Shown; now.Box != nil {
+			all = append(all, work.Running{Instance: now.Instance, Box: now.Box, Born: now.Born})
 		}
 	}
 	return all
+}
+
+// OnlyShare reports whether no other instance of the service has a share of new flows.
+func (c *crews) OnlyShare(r *runner.Runner) bool {
+	c.records.Lock()
+	defer c.records.Unlock()
+	for _, o := range c.of[r.Service] {
+		if s := o.StatusIn(c.records.World); o != r && s.Runs && s.Instance.Phase.TakesFlows() && s.Instance.Weight > 0 {
+			return false
+		}
+	}
+	for _, t := range c.records.World.Endpoints[r.Service].V.Seats {
+		if c.runners[t.Instance] == nil && t.Phase.TakesFlows() && t.Weight > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// OthersAnswer reports whether another instance of a service serves with its whole share, here or
+// on a host that is alive.
+func (c *crews) OthersAnswer(r *runner.Runner) bool {
+	c.records.Lock()
+	defer c.records.Unlock()
+	for _, o := range c.of[r.Service] {
+		if o.ID == r.ID {
+			continue
+		}
+		s := o.StatusIn(c.records.World)
+		if s.Runs && s.Instance.Phase == pando.PhaseInRotation && s.Instance.Weight == runner.WholeWeight {
+			return true
+		}
+	}
+	e := c.records.World.Endpoints[r.Service].V
+	for _, t := range e.Seats {
+		_, here := c.records.World.Hosts[e.HostOf(t)]
+		if c.runners[t.Instance] == nil && here && t.Phase.TakesFlows() && t.Weight == runner.WholeWeight {
+			return true
+		}
+	}
+	return false
 }

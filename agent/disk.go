@@ -21,11 +21,11 @@ func (a *Agent) heldVolumes() (out []room.Held) {
 	a.records.Lock()
 	defer a.records.Unlock()
 	for _, r := range a.crews.everyRunner() {
-		if !r.shown.runs {
+		if !r.Shown.Runs {
 			continue
 		}
-		spec, _ := a.records.World.SpecOf(r.service, r.shown.inst.Revision)
-		out = append(out, room.HeldBy(r.shown.inst, spec)...)
+		spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
+		out = append(out, room.HeldBy(r.Shown.Instance, spec)...)
 	}
 	return out
 }
@@ -33,7 +33,7 @@ func (a *Agent) heldVolumes() (out []room.Held) {
 // outgrew makes an instance fail because of its volumes.
 func (a *Agent) outgrew(i pando.InstanceID, reason string) {
 	if r, err := a.crews.runner(i); err == nil {
-		r.post(outgrown{reason})
+		r.Outgrown(reason)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/driver/sim"
 )
 
@@ -189,11 +190,11 @@ func TestDrainedComesAgainUntilTheInstanceDies(t *testing.T) {
 			}
 		}()
 		b.drain("web-1", false)
-		b.pass(dieGrace - time.Second)
-		n, most := times.Load(), int64(dieGrace/drainedAgain)
+		b.pass(runner.DieGrace - time.Second)
+		n, most := times.Load(), int64(runner.DieGrace/runner.DrainedAgain)
 		if n < most/2 || n > most {
-			t.Errorf("the program was told %d times in %s, want about every %s", n, dieGrace,
-				drainedAgain)
+			t.Errorf("the program was told %d times in %s, want about every %s", n, runner.DieGrace,
+				runner.DrainedAgain)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
@@ -60,9 +61,9 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 }
 
 // ordered reports whether every instance of some runners has the order to leave.
-func ordered(w *world.World, all []*runner) bool {
-	return !slices.ContainsFunc(all, func(r *runner) bool {
-		v, known := w.Instances[r.shown.inst.ID]
+func ordered(w *world.World, all []*runner.Runner) bool {
+	return !slices.ContainsFunc(all, func(r *runner.Runner) bool {
+		v, known := w.Instances[r.Shown.Instance.ID]
 		return known && !v.V.Phase.Leaving()
 	})
 }
@@ -83,7 +84,7 @@ func (a *Agent) here() int {
 // longestStop returns the longest stop time of any instance here. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
 	for _, r := range a.crews.everyRunner() {
-		spec, _ := a.records.World.SpecOf(r.service, r.shown.inst.Revision)
+		spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
 		most = max(most, pando.Seconds(spec.StopSeconds))
 	}
 	return most

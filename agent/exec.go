@@ -39,15 +39,15 @@ func (w *window) Exec(
 	if err != nil {
 		return nil, err
 	}
-	now := w.agent.crews.statusOf(r)
-	if !now.runs {
+	now := r.Status()
+	if !now.Runs {
 		return nil, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, i)
 	}
 	place, err := w.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := now.box.Session(ctx, s)
+	conn, err := now.Box.Session(ctx, s)
 	if err != nil {
 		place.Close()
 		return nil, err

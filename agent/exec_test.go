@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/driver/sim"
 )
 
@@ -46,13 +47,13 @@ func TestTheSessionsOfATenantLeaveRoomForOthers(t *testing.T) {
 
 func TestAnAddressHasTheTenantOfItsInstance(t *testing.T) {
 	c := newCrews("h1", records.New(records.Config{}), nil, sim.Clock{})
-	r := &runner{id: "shop-1", service: pando.ServiceKey{Tenant: "acme", Name: "shop"}}
+	r := &runner.Runner{ID: "shop-1", Service: pando.ServiceKey{Tenant: "acme", Name: "shop"}}
 	a, b := netip.MustParseAddr("10.128.0.2"), netip.MustParseAddr("10.128.0.3")
 	c.locate(r, pando.Link{}, pando.Link{IP4: a})
 	if got, ok := c.TenantAt(a); !ok || got != "acme" {
 		t.Errorf("at its address: %q, %v", got, ok)
 	}
-	other := &runner{id: "till-1", service: pando.ServiceKey{Tenant: "bank", Name: "till"}}
+	other := &runner.Runner{ID: "till-1", Service: pando.ServiceKey{Tenant: "bank", Name: "till"}}
 	c.locate(other, pando.Link{}, pando.Link{IP4: b})
 	c.locate(r, pando.Link{IP4: b}, pando.Link{}) // a late word of a former owner
 	if got, _ := c.TenantAt(b); got != "bank" {

@@ -2,34 +2,17 @@ package agent
 
 import (
 	"context"
-	"sync/atomic"
 
 	"pando.run/pando"
 )
-
-// tally counts the work of this agent since its start.
-type tally struct {
-	leasesLost                      atomic.Uint64
-	merges, mergesFailed, conflicts atomic.Uint64
-}
-
-// pushed counts a merge of a branch into main.
-func (t *tally) pushed(r pando.MergeResult, err error) {
-	if err != nil {
-		t.mergesFailed.Add(1)
-		return
-	}
-	t.merges.Add(1)
-	t.conflicts.Add(uint64(len(r.Conflicts)))
-}
 
 // HostFigures implements pando.HostReporter.
 func (w *window) HostFigures(ctx context.Context) (f pando.HostFigures, err error) {
 	a := w.agent
 	f = pando.HostFigures{
 		Host: a.Host.Name, Version: a.Host.Version, Steering: a.crews.steering.Figures(),
-		LeasesLost: a.tally.leasesLost.Load(), Merges: a.tally.merges.Load(),
-		MergesFailed: a.tally.mergesFailed.Load(), Conflicts: a.tally.conflicts.Load(),
+		LeasesLost: a.leasesLost.Load(), Merges: a.host.Tally.Merges.Load(),
+		MergesFailed: a.host.Tally.MergesFailed.Load(), Conflicts: a.host.Tally.Conflicts.Load(),
 	}
 	if a.Logged != nil {
 		f.Log = a.Logged()

@@ -41,10 +41,10 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 		out.Hosts[seat.Instance] = e.V.HostOf(seat)
 	}
 	for _, r := range a.crews.of[s] {
-		if r.shown.runs && r.shown.inst.Phase != pando.PhaseWarm {
-			out.Here = append(out.Here, meter.Local{Instance: r.id, Box: r.shown.box,
-				IfIndex: r.shown.link.IfIndex, Device: r.shown.link.Host})
-			out.Hosts[r.id] = a.Host.Name // its seat may be on its way
+		if r.Shown.Runs && r.Shown.Instance.Phase != pando.PhaseWarm {
+			out.Here = append(out.Here, meter.Local{Instance: r.ID, Box: r.Shown.Box,
+				IfIndex: r.Shown.Link.IfIndex, Device: r.Shown.Link.Host})
+			out.Hosts[r.ID] = a.Host.Name // its seat may be on its way
 		}
 	}
 	for _, name := range e.V.Hosts {
@@ -75,7 +75,7 @@ func (c *crews) metricsOf(i pando.InstanceID) map[string]float64 {
 	if err != nil {
 		return nil
 	}
-	return r.caller.Metrics()
+	return r.Caller.Metrics()
 }
 
 // Counters implements pando.HostAgent. It adds the measurements of the host, and the numbers of

@@ -11,9 +11,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/turn"
 	"pando.run/pando/test/failpoint"
-	"pando.run/pando/world"
 )
 
 // departures sends instances of this host to other hosts, one at a time.
@@ -52,19 +52,19 @@ func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, e
 	}
 	defer d.turn.Give()
 	if err := d.begin(ctx, r, m); err != nil {
-		return pando.Arrival{}, fmt.Errorf("move %s: %w", r.id, err)
+		return pando.Arrival{}, fmt.Errorf("move %s: %w", r.ID, err)
 	}
 	out, err := d.send(ctx, r, m)
 	if err != nil {
 		d.stay(r, m, false)
-		return out, fmt.Errorf("move %s: %w", r.id, err)
+		return out, fmt.Errorf("move %s: %w", r.ID, err)
 	}
 	d.a.spawn(func(ctx context.Context) {
 		timer, stop := d.a.Clock.After(switchWaitMax)
 		defer stop()
 		select {
 		case <-ctx.Done():
-		case <-r.ended:
+		case <-r.Ended():
 		case <-timer:
 			d.stay(r, m, true)
 		}
@@ -74,8 +74,8 @@ func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, e
 }
 
 // begin marks the instance durably.
-func (d *departures) begin(ctx context.Context, r *runner, m pando.Move) error {
-	merged, err := d.a.branches.Merged(ctx, r.service, r.id)
+func (d *departures) begin(ctx context.Context, r *runner.Runner, m pando.Move) error {
+	merged, err := d.a.branches.Merged(ctx, r.Service, r.ID)
 	switch {
 	case errors.Is(err, branch.ErrNoState):
 	case err != nil:
@@ -84,17 +84,10 @@ func (d *departures) begin(ctx context.Context, r *runner, m pando.Move) error {
 		return fmt.Errorf("%w: its state is not in main; POST /v1/self/state/push first",
 			pando.ErrRefused)
 	}
-	answer := make(chan error, 1)
-	r.post(departs{m, answer})
-	select {
-	case err = <-answer:
-	case <-r.ended:
-		err = fmt.Errorf("%w: the instance has ended", pando.ErrConflict)
-	}
-	if err != nil {
+	if err := r.Depart(ctx, m); err != nil {
 		return err
 	}
-	if err := r.recorder.Flush(ctx); err != nil {
+	if err := r.Flush(ctx); err != nil {
 		d.stay(r, m, false)
 		return fmt.Errorf("record the move: %w", err)
 	}
@@ -104,9 +97,9 @@ func (d *departures) begin(ctx context.Context, r *runner, m pando.Move) error {
 
 // send stops the program and sends it to the other host.
 func (d *departures) send(
-	ctx context.Context, r *runner, m pando.Move,
+	ctx context.Context, r *runner.Runner, m pando.Move,
 ) (out pando.Arrival, err error) {
-	box := d.a.crews.statusOf(r).box
+	box := r.Status().Box
 	if box == nil {
 		return out, fmt.Errorf("%w: its program does not run", pando.ErrConflict)
 	}
@@ -119,7 +112,7 @@ func (d *departures) send(
 	left := make(chan error, 1)
 	d.a.spawn(func(context.Context) {
 		err := box.Leave(ctx, counted, func() error {
-			if err := r.announce(ctx); err != nil {
+			if err := r.AnnounceSnapshot(ctx); err != nil {
 				return err
 			}
 			stopped, before = d.a.Clock.Now(), counted.n.Load()
@@ -171,30 +164,30 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 // stay takes the mark away and continues the program here. answered: control may have given the
 // instance to the other host, so the program continues only after the mark is gone. It returns
 // without an effect if control has.
-func (d *departures) stay(r *runner, m pando.Move, answered bool) {
+func (d *departures) stay(r *runner.Runner, m pando.Move, answered bool) {
 	d.a.spawn(func(ctx context.Context) {
-		r.post(stays{})
+		r.Stay()
 		if !answered {
 			d.resume(ctx, r)
 		}
-		for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+		for wait := runner.RetryWait; ; wait = min(2*wait, runner.RetryWaitMax) {
 			err := d.unmark(ctx, r)
 			if err == nil {
 				break
 			}
-			d.a.Log.Warn("an instance waits to stay: the store does not answer", "instance", r.id,
+			d.a.Log.Warn("an instance waits to stay: the store does not answer", "instance", r.ID,
 				"error", err)
 			if pando.Sleep(ctx, d.a.Clock, wait) != nil {
 				return
 			}
 		}
-		if d.a.records.Record(r.id).Modified == 0 {
+		if d.a.records.Record(r.ID).Modified == 0 {
 			return // it is on the other host
 		}
 		if answered {
 			d.resume(ctx, r)
 		}
-		r.post(resumed{})
+		r.Resumed()
 		if m.To.Name != "" {
 			_ = d.a.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
 		}
@@ -202,34 +195,34 @@ func (d *departures) stay(r *runner, m pando.Move, answered bool) {
 }
 
 // unmark writes the record without the mark, unless the record is gone.
-func (d *departures) unmark(ctx context.Context, r *runner) error {
+func (d *departures) unmark(ctx context.Context, r *runner.Runner) error {
 	for {
-		if err := r.recorder.Flush(ctx); err != nil {
+		if err := r.Flush(ctx); err != nil {
 			return err
 		}
-		v := d.a.records.Record(r.id)
+		v := d.a.records.Record(r.ID)
 		if v.Modified == 0 || v.V.Move == nil {
 			return nil
 		}
-		if err := d.a.records.AwaitChange(ctx, d.a.records.News(), retryWait); err != nil {
+		if err := d.a.records.AwaitChange(ctx, d.a.records.News(), runner.RetryWait); err != nil {
 			return err
 		}
 	}
 }
 
-func (d *departures) resume(ctx context.Context, r *runner) {
-	if box := d.a.crews.statusOf(r).box; box != nil {
+func (d *departures) resume(ctx context.Context, r *runner.Runner) {
+	if box := r.Status().Box; box != nil {
 		if err := box.Resume(ctx); err != nil {
-			d.a.Log.Error("continue an instance that stays", "instance", r.id, "error", err)
+			d.a.Log.Error("continue an instance that stays", "instance", r.ID, "error", err)
 		}
 	}
 }
 
-// handOver sends the packets that came for a program after it stopped to its new host.
-func (d *departures) handOver(r *runner, box pando.Sandbox) {
+// HandOver sends the packets that came for a program after it stopped to its new host.
+func (d *departures) HandOver(r *runner.Runner, box pando.Sandbox) {
 	d.a.records.Lock()
-	m, ok := d.to[r.id]
-	delete(d.to, r.id)
+	m, ok := d.to[r.ID]
+	delete(d.to, r.ID)
 	d.a.records.Unlock()
 	if !ok {
 		return // the sandbox counts them
@@ -243,7 +236,7 @@ func (d *departures) handOver(r *runner, box pando.Sandbox) {
 		defer cancel()
 		if err := d.a.Peers.Hand(ctx, m.To, m.ID, packets); err != nil {
 			d.a.Log.Warn("packets for an instance that left are lost; their senders repeat them",
-				"instance", r.id, "packets", len(packets), "error", err)
+				"instance", r.ID, "packets", len(packets), "error", err)
 		}
 	})
 }
@@ -265,75 +258,34 @@ func (d *departures) Moving(_ context.Context, id string) (bool, error) {
 
 // left reports whether an instance of this host is on another one by now. The caller holds the
 // lock.
-func (d *departures) left(e pando.Endpoints, r *runner) bool {
-	if r.shown.inst.Move == nil {
+func (d *departures) left(e pando.Endpoints, r *runner.Runner) bool {
+	if r.Shown.Instance.Move == nil {
 		return false
 	}
 	for _, t := range e.Seats {
-		if t.Instance == r.id {
+		if t.Instance == r.ID {
 			return e.HostOf(t) != d.a.Host.Name
 		}
 	}
 	return false
 }
 
-// departs is the order to stop for a move.
-type departs struct {
-	move   pando.Move
-	answer chan<- error // has room for it
+// Departs notes the move of an instance, for its late packets.
+func (d *departures) Departs(i pando.InstanceID, m pando.Move) {
+	d.a.records.Lock()
+	defer d.a.records.Unlock()
+	d.to[i] = m
 }
 
-type (
-	stays   struct{} // the move failed: the mark goes
-	resumed struct{} // the program runs on here
-)
-
-func (departs) isMessage() {}
-func (stays) isMessage()   {}
-func (resumed) isMessage() {}
-
-// mark stops the steps of an instance for a move. Its runner calls it.
-func (d *departures) mark(r *runner, q departs) {
-	switch {
-	case r.box == nil || r.exited != nil || !r.inst.Phase.TakesFlows():
-		q.answer <- fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, r.inst.Phase)
-		return
-	case r.moving:
-		q.answer <- fmt.Errorf("%w: instance %s moves already", pando.ErrConflict, r.id)
-		return
-	}
-	mark := q.move.MoveMark
-	r.moving, r.inst.Move = true, &mark
-	d.a.records.Read(func(*world.World) { d.to[r.id] = q.move })
-	r.recorder.Add(r.inst, nil)
-	r.show()
-	q.answer <- nil
+// Stays forgets the move of an instance.
+func (d *departures) Stays(i pando.InstanceID) {
+	d.a.records.Lock()
+	defer d.a.records.Unlock()
+	delete(d.to, i)
 }
 
-// clear takes the mark of a move away. Its runner calls it.
-func (d *departures) clear(r *runner) {
-	r.inst.Move = nil
-	d.a.records.Read(func(*world.World) { delete(d.to, r.id) })
-	r.recorder.Add(r.inst, nil)
-	r.show()
-}
-
-// proceed continues the program of a sandbox that this runner takes over. A former agent may have
-// died during a snapshot or a move, or another host has sent the program.
-func (d *departures) proceed(ctx context.Context, r *runner) {
-	m, came := r.box.Arriving()
-	switch {
-	case r.inst.Phase == pando.PhaseWarm:
-		return
-	case r.inst.Move != nil:
-		r.moving = true
-		d.stay(r, pando.Move{MoveMark: *r.inst.Move}, true)
-		return
-	}
-	if err := r.box.Resume(ctx); err != nil {
-		d.a.Log.Warn("resume an instance", "instance", r.id, "error", err)
-	}
-	if came {
-		d.a.arrivals.land(r, m)
-	}
+// KeepHere takes the mark of a move from an instance that a former agent marked, unless control has
+// given it to the other host.
+func (d *departures) KeepHere(r *runner.Runner, m pando.MoveMark) {
+	d.stay(r, pando.Move{MoveMark: m}, true)
 }

@@ -23,20 +23,20 @@ func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
 	if (about.endpoints || len(about.instances) > 0) && c.turnover(s, about) {
 		data := map[string]int{"in_rotation": len(c.rotation[s])}
 		for _, r := range c.of[s] {
-			r.events.Send(now, pando.EventPeers, data)
+			r.Events.Send(now, pando.EventPeers, data)
 		}
 	}
 	if about.endpoints {
 		e := c.records.World.Endpoints[s].V
 		b := events.Budget{Min: e.Scale.Min, Max: e.Scale.Max, Pin: e.Service.Pin}
 		for _, r := range c.of[s] {
-			r.events.SendBudget(now, b)
+			r.Events.SendBudget(now, b)
 		}
 	}
 	if about.head {
 		data := map[string]string{"commit": c.records.World.Heads[s].V.Commit.String()}
 		for _, r := range c.of[s] {
-			r.events.Send(now, pando.EventState, data)
+			r.Events.Send(now, pando.EventState, data)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func (c *crews) turnover(s pando.ServiceKey, about *change) (changed bool) {
 	for _, id := range about.instances {
 		i := c.records.World.Instances[id].V
 		if r := c.runners[id]; r != nil && i.Phase != "" {
-			i = c.current(r).inst
+			i = r.StatusIn(c.records.World).Instance
 		}
 		if takes := i.Phase.TakesFlows(); takes != in[id] {
 			changed = true

@@ -96,3 +96,33 @@ func (a *Agent) VIPs(
 	s, ok := a.records.World.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
 	return s.V.VIP4, s.V.VIP6, ok
 }
+
+// HasHostAt reports whether a host of the cluster has an address.
+func (a *Agent) HasHostAt(at netip.Addr) bool {
+	a.records.Lock()
+	defer a.records.Unlock()
+	return a.records.World.HasHostAt(at)
+}
+
+// ImagesInUse returns the digests of images and bundles that a revision known to this host has.
+func (a *Agent) ImagesInUse() map[string]bool {
+	a.records.Lock()
+	defer a.records.Unlock()
+	out := map[string]bool{}
+	for _, i := range a.records.World.Instances {
+		if i.V.From != "" {
+			out[i.V.From] = true
+		}
+	}
+	for _, digest := range a.host.Seeds.Digests() {
+		out[digest] = true
+	}
+	for _, revisions := range a.records.World.Revisions {
+		for _, r := range revisions {
+			if d := r.V.Spec.Files().Digest; d != "" {
+				out[d] = true
+			}
+		}
+	}
+	return out
+}

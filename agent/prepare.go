@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 )
@@ -98,21 +99,21 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 
 // call wakes an instance in reserve. It takes no flows before it is claimed. An unclaimed one
 // sleeps again.
-func (p *preparer) call(r *runner) preparation {
+func (p *preparer) call(r *runner.Runner) preparation {
 	begun := false
 	return preparation{
 		begin: func() {
 			begun = true
-			r.post(called{+1})
+			r.ExpectAsk(+1)
 		},
 		settle: func() {
 			if !begun {
 				return
 			}
-			if p.a.crews.statusOf(r).inst.Phase == pando.PhaseWarm {
-				p.wasVain(r.service)
+			if r.Status().Instance.Phase == pando.PhaseWarm {
+				p.wasVain(r.Service)
 			}
-			r.post(called{-1})
+			r.ExpectAsk(-1)
 		},
 	}
 }
@@ -135,7 +136,7 @@ func (p *preparer) load(s pando.SandboxSpec) preparation {
 				failpoint.Hit("replicate prepared")
 				a.records.Lock()
 				r := a.crews.runners[id]
-				late := r != nil && r.shown.begun || r == nil && granted
+				late := r != nil && r.Shown.Begun || r == nil && granted
 				a.records.Unlock()
 				if late { // no start will take this preparation
 					a.supplier.Sandboxes.Discard(id)

@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -180,7 +181,7 @@ func TestADrainWaitsForItsTable(t *testing.T) {
 		g.shut = true
 		g.mu.Unlock()
 		b.drain("web-1", false)
-		b.pass(countWaitMax / 2)
+		b.pass(runner.CountWaitMax / 2)
 		b.phase("web-1", pando.PhaseDraining)
 		if got, _ := b.steering.Open(web); got != "web-1" {
 			t.Fatalf("the old table sent a flow to %q", got)
@@ -202,9 +203,9 @@ func TestADrainWithoutATableEndsInTheEnd(t *testing.T) {
 		b.drain("web-1", false)
 		_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.refused(err)
-		b.pass(countWaitMax / 2)
+		b.pass(runner.CountWaitMax / 2)
 		b.phase("web-1", pando.PhaseDraining)
-		b.pass(countWaitMax)
+		b.pass(runner.CountWaitMax)
 		b.phase("web-1", pando.PhaseDrained)
 	})
 }
@@ -306,83 +307,6 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 		write(was)
 		b.ok(<-halted)
 	})
-}
-
-func TestAnInboxKeepsTheOrderOfEachSender(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := inbox{filled: make(chan struct{}, 1)}
-		for sender := range 4 {
-			go func() {
-				for n := range 100 {
-					b.put(called{by: 1000*sender + n})
-				}
-			}()
-		}
-		var last [4]int
-		received := 0
-		for received < 400 {
-			<-b.filled
-			for _, m := range b.take() {
-				by := m.(called).by
-				if sender, n := by/1000, by%1000; n < last[sender] {
-					t.Fatalf("message %d of sender %d came after %d", n, sender, last[sender])
-				} else {
-					last[sender] = n
-				}
-				received++
-			}
-		}
-	})
-}
-
-// Control writes two steps. Every other record of an instance is an echo of its agent.
-func TestARunnerTakesTwoStepsOfControl(t *testing.T) {
-	all := []pando.Phase{
-		pando.PhasePlaced, pando.PhaseStarting, pando.PhaseWarm, pando.PhaseReady,
-		pando.PhaseInRotation, pando.PhaseDraining, pando.PhaseDrained, pando.PhaseFailed,
-		pando.PhaseMerged,
-	}
-	drains := all[:5] // the phases before draining
-	for _, mine := range all {
-		for _, theirs := range all {
-			for _, warm := range []bool{false, true} {
-				want := theirs == pando.PhaseDraining && slices.Contains(drains, mine) ||
-					theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !warm
-				record := pando.Instance{Phase: theirs, Warm: warm}
-				now, fresh := controlled(pando.Instance{Phase: mine, Warm: true}, record)
-				if fresh != want || fresh && now.Phase != theirs || !fresh && now.Phase != mine {
-					t.Errorf("%s, and the record is %s (warm %v): %s, fresh %v", mine, theirs, warm,
-						now.Phase, fresh)
-				}
-			}
-		}
-	}
-}
-
-func TestOnlyAServingInstanceHasAWeight(t *testing.T) {
-	for _, c := range []struct {
-		phase        pando.Phase
-		warm, runs   bool
-		weight, soon int
-		none         bool
-	}{
-		{phase: pando.PhaseReady, runs: true, weight: 70},
-		{phase: pando.PhaseInRotation, runs: true, weight: 70},
-		{phase: pando.PhaseDraining, runs: true},
-		{phase: pando.PhaseDrained, runs: true},
-		{phase: pando.PhaseWarm, warm: true, runs: true, soon: 70},
-		{phase: pando.PhasePlaced, runs: true, soon: 70},
-		{phase: pando.PhaseStarting, runs: true, soon: 70},
-		{phase: pando.PhaseStarting, warm: true, runs: true},
-		{phase: pando.PhaseInRotation, none: true},
-		{phase: pando.PhaseFailed, runs: true, none: true},
-	} {
-		s := status{inst: pando.Instance{ID: "i", Phase: c.phase, Warm: c.warm, Weight: 70}, runs: c.runs}
-		e, ok := s.endpoint()
-		if ok == c.none || e.Weight != c.weight || e.Soon != c.soon {
-			t.Errorf("%+v has the endpoint %+v (%v)", c, e, ok)
-		}
-	}
 }
 
 func TestACommitIsReadInOnePass(t *testing.T) {

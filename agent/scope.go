@@ -155,7 +155,7 @@ func (f *scope) unpark(s pando.ServiceKey) {
 func (f *scope) obeys(s pando.ServiceKey) bool {
 	for _, t := range f.a.records.World.Endpoints[s].V.Seats {
 		if r, here := f.a.crews.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
-			f.a.crews.current(r).inst.Phase.TakesFlows() {
+			r.StatusIn(f.a.records.World).Instance.Phase.TakesFlows() {
 			return false
 		}
 	}

@@ -82,7 +82,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 		b.start()
 		b.serving("web-1", 1)
 		b.put(pando.Host{Name: "h2"}) // and the endpoints with web-1 in rotation
-		steps, before := b.agent.steps.Load(), m.count()
+		steps, before := b.agent.host.Tally.Steps.Load(), m.count()
 		for n := range 50 {
 			b.elsewhere(n, n%5)
 		}
@@ -95,7 +95,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 				t.Errorf("the agent received %d records of kind %s, want at most %d", n, kind, most)
 			}
 		}
-		if now := b.agent.steps.Load(); now != steps {
+		if now := b.agent.host.Tally.Steps.Load(); now != steps {
 			t.Errorf("50 commits about other hosts made the runners take %d steps", now-steps)
 		}
 		b.agent.records.Read(func(w *world.World) {

@@ -111,7 +111,7 @@ func (b *bench) nursery() *nursery {
 
 func (b *bench) useNursery(n *nursery) {
 	b.agent.supplier.Sandboxes, b.agent.supplier.Images, b.agent.supplier.Snapshots = n, n, n
-	b.agent.seeds = seed.New(n, slog.New(slog.DiscardHandler))
+	b.agent.host.Seeds = seed.New(n, slog.New(slog.DiscardHandler))
 	b.agent.supplier.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 		return snapshotKeys, nil
 	}
@@ -232,27 +232,6 @@ func TestASeedThatFailsIsRejected(t *testing.T) {
 	})
 }
 
-// An instance that continues a seed and dies before it is ready takes the seed with it.
-func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
-	onBench(t, func(b *bench) {
-		n := b.nursery()
-		b.serving("web-1", 2)
-		b.decided("new instances continue it")
-		digest := n.kept[0].Digest
-		b.agent.seeds.Reject(web, seed.Version{Number: 2}, "sha256:another", "the seed is of another revision")
-		if now, _ := b.agent.seeds.Find(web, seed.Version{Number: 2}); now != digest {
-			t.Fatalf("the seed is %q, want %q", now, digest)
-		}
-		r := &runner{a: b.agent, service: web, inst: pando.Instance{Revision: 2,
-			Phase: pando.PhaseStarting}}
-		r.birth.seeding.seeded = digest
-		r.rejectSeed("it exited with 1")
-		if now, why := b.agent.seeds.Find(web, seed.Version{Number: 2}); now != "" || !strings.Contains(why, "exited with 1") {
-			t.Errorf("the seed is %q (%s)", now, why)
-		}
-	})
-}
-
 // The seeds of old revisions are forgotten, so a host keeps a bounded number.
 func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 	onBench(t, func(b *bench) {
@@ -262,7 +241,7 @@ func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 			b.serving(pando.InstanceID(fmt.Sprint("web-", revision)), revision)
 			b.pass(time.Second)
 		}
-		if got := len(b.agent.seeds.Of[web]); got != pando.SeedsMax || n.frozen != 3*pando.SeedsMax {
+		if got := len(b.agent.host.Seeds.Digests()); got != pando.SeedsMax || n.frozen != 3*pando.SeedsMax {
 			t.Errorf("%d seeds are known after %d freezes, want %d", got, n.frozen, pando.SeedsMax)
 		}
 		synctest.Wait()

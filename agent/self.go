@@ -25,9 +25,9 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 		return pando.SelfView{}, err
 	}
 	s.a.records.Lock()
-	svc := s.a.records.World.Services[r.service].V
+	svc := s.a.records.World.Services[r.Service].V
 	v := pando.SelfView{
-		Instance: s.a.crews.current(r).inst, Scale: s.a.records.World.Endpoints[r.service].V.Scale,
+		Instance: r.StatusIn(s.a.records.World).Instance, Scale: s.a.records.World.Endpoints[r.Service].V.Scale,
 		Pin: svc.Pin, Flows: s.a.sweeper.Last().Flows[i],
 	}
 	v.Peers, v.InRotation = s.a.crews.fellows(r)
@@ -35,7 +35,7 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	if svc.VIP4.IsValid() {
 		v.VIP = svc.VIP4.String()
 	}
-	v.Pending, v.Metrics = r.caller.Pending(), maps.Clone(r.caller.Metrics())
+	v.Pending, v.Metrics = r.Caller.Pending(), maps.Clone(r.Caller.Metrics())
 	return v, nil
 }
 
@@ -45,8 +45,8 @@ func (s *selfAPI) Ready(ctx context.Context, i pando.InstanceID) error {
 	if err != nil {
 		return err
 	}
-	r.post(readyReported{})
-	if box := s.a.crews.statusOf(r).box; box != nil {
+	r.ReportReady()
+	if box := r.Status().Box; box != nil {
 		// The sandbox stores the readiness, because the program does not repeat it to the next agent.
 		return box.Notify(ctx)
 	}
@@ -61,7 +61,7 @@ func (s *selfAPI) PutMetrics(
 	if err != nil {
 		return err
 	}
-	return r.caller.SetMetrics(named(m))
+	return r.Caller.SetMetrics(named(m))
 }
 
 // Lead implements pando.Self.
@@ -70,11 +70,11 @@ func (s *selfAPI) Lead(_ context.Context, i pando.InstanceID, term int64) error 
 	if err != nil {
 		return err
 	}
-	if inst := s.a.crews.statusOf(r).inst; inst.Ordinal == 0 || inst.Run != nil {
+	if inst := r.Status().Instance; inst.Ordinal == 0 || inst.Run != nil {
 		return fmt.Errorf("%w: %s is no ordinal, so it cannot lead: `kind: stateful` in the spec of %s "+
 			"makes ordinals", pando.ErrRefused, i, inst.Service)
 	}
-	r.post(leads{term})
+	r.ReportLead(term)
 	return nil
 }
 
@@ -86,7 +86,7 @@ func (s *selfAPI) Events(
 	if err != nil {
 		return nil, err
 	}
-	return r.events.Stream(ctx, after), nil
+	return r.Events.Stream(ctx, after), nil
 }
 
 // branch returns the branch of an instance. It waits while the branch of a new instance is being
@@ -159,7 +159,7 @@ func (s *selfAPI) StateCommit(
 	if err != nil {
 		return pando.ObjectID{}, err
 	}
-	return s.a.branches.Commit(ctx, r.service, i, c)
+	return s.a.branches.Commit(ctx, r.Service, i, c)
 }
 
 // StatePull implements pando.Self.
@@ -170,7 +170,7 @@ func (s *selfAPI) StatePull(
 	if err != nil {
 		return pando.MergeResult{}, err
 	}
-	return s.a.branches.Pull(ctx, r.service, i)
+	return s.a.branches.Pull(ctx, r.Service, i)
 }
 
 // StatePush implements pando.Self.
@@ -188,7 +188,7 @@ func (s *selfAPI) StatePush(
 	if _, err := b.Commit(ctx, "pushed by "+string(i), s.a.Clock.Now()); err != nil {
 		return pando.MergeResult{}, err
 	}
-	return r.push(ctx)
+	return r.PushState(ctx)
 }
 
 // door bounds the asks of each service on this host, also while control is out of reach and each

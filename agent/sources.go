@@ -4,16 +4,17 @@ import (
 	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/spec/config"
 )
 
 // sources are the services that templates of configs here name, with the runners of those configs.
 // A change of any other service wakes none of them. The lock of the records guards it.
-type sources map[pando.ServiceKey]map[*runner]bool
+type sources map[pando.ServiceKey]map[*runner.Runner]bool
 
-// follow notes the services that the templates of a runner's spec name, before they are read.
-func (c *crews) follow(r *runner, spec pando.Spec) {
+// FollowSources notes the services that the templates of a runner's spec name, before they are read.
+func (c *crews) FollowSources(r *runner.Runner, spec pando.Spec) {
 	if !spec.Templated() {
 		return
 	}
@@ -29,9 +30,9 @@ func (c *crews) follow(r *runner, spec pando.Spec) {
 			continue // rendering reports it
 		}
 		for _, name := range t.Services() {
-			k := pando.ServiceKey{Tenant: r.service.Tenant, Name: name}
+			k := pando.ServiceKey{Tenant: r.Service.Tenant, Name: name}
 			if c.sources[k] == nil {
-				c.sources[k] = map[*runner]bool{}
+				c.sources[k] = map[*runner.Runner]bool{}
 				c.steering.Changed(k) // its instances come within reach
 			}
 			c.sources[k][r] = true
@@ -40,7 +41,7 @@ func (c *crews) follow(r *runner, spec pando.Spec) {
 }
 
 // unfollow forgets the services of a runner. The caller holds the lock.
-func (c *crews) unfollow(r *runner) {
+func (c *crews) unfollow(r *runner.Runner) {
 	for k, users := range c.sources {
 		if !users[r] {
 			continue

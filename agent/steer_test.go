@@ -12,6 +12,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/steer"
 )
 
@@ -115,13 +116,13 @@ func TestUncountableFlowsHoldADrainUp(t *testing.T) {
 				b.serving("web-1", 1)
 				b.steering.Fail(method, -1)
 				b.drain("web-1", false)
-				time.Sleep(countWaitMax / 2)
+				time.Sleep(runner.CountWaitMax / 2)
 				b.phase("web-1", pando.PhaseDraining)
 				if method == "Flows" {
 					_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 					b.refused(err)
 				}
-				time.Sleep(countWaitMax)
+				time.Sleep(runner.CountWaitMax)
 				b.phase("web-1", pando.PhaseDrained)
 			})
 		})
@@ -159,7 +160,7 @@ func TestManyInstancesOfOneService(t *testing.T) {
 			})
 		}
 		b.put(all...)
-		steps := b.agent.steps.Load()
+		steps := b.agent.host.Tally.Steps.Load()
 		for _, i := range all {
 			b.ok(b.agent.self.Ready(b.ctx, i.(pando.Instance).ID))
 		}
@@ -174,12 +175,12 @@ func TestManyInstancesOfOneService(t *testing.T) {
 		if in != n {
 			t.Errorf("%d of %d are in rotation", in, n)
 		}
-		if took := b.agent.steps.Load() - steps; took > 10*n {
+		if took := b.agent.host.Tally.Steps.Load() - steps; took > 10*n {
 			t.Errorf("%d runners took %d steps to come into rotation, want at most %d", n, took, 10*n)
 		}
-		steps = b.agent.steps.Load()
+		steps = b.agent.host.Tally.Steps.Load()
 		b.drain("web-000", false)
-		if took := b.agent.steps.Load() - steps; took > 20 {
+		if took := b.agent.host.Tally.Steps.Load() - steps; took > 20 {
 			t.Errorf("the drain of one instance made the runners take %d steps", took)
 		}
 	})
@@ -194,8 +195,8 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		defer cancel()
 		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
-		told, _ := r.events.Since(0)
-		news := r.events.Stream(ctx, told[len(told)-1].ID)
+		told, _ := r.Events.Since(0)
+		news := r.Events.Stream(ctx, told[len(told)-1].ID)
 		i := b.world().Instances["web-2"].V
 		i.Weight = 50 // a change that does not affect the set of instances that take flows
 		b.put(i)
@@ -221,7 +222,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		b.serving("web-2", 1)
 		r, err := b.agent.crews.runner("web-1")
 		b.ok(err)
-		kept, _ := r.events.Since(0)
+		kept, _ := r.Events.Since(0)
 		last := kept[0].ID // the listener has read only the first
 		b.steering.Open(web)
 		b.steering.Open(web) // so that both stay
@@ -232,12 +233,12 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		synctest.Wait()
 		r, err = b.agent.crews.runner("web-1")
 		b.ok(err)
-		news, _ := r.events.Since(last)
+		news, _ := r.Events.Since(last)
 		halted := false
 		for _, e := range news {
 			halted = halted || e.Kind == pando.EventHalted
 		}
-		if all, _ := r.events.Since(0); !halted || len(news) != len(all) {
+		if all, _ := r.Events.Since(0); !halted || len(news) != len(all) {
 			t.Errorf("after %d the listener received %v of %v", last, news, all)
 		}
 	})

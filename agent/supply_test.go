@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 )
 
 // Every way to start takes the steps of supply. A sandbox is made at one place.
@@ -160,7 +161,7 @@ func TestAStartWaitsForAMissingSecret(t *testing.T) {
 			t.Errorf("without the secret it is %s: %s", i.Phase, i.Reason)
 		}
 		there.Store(true)
-		b.pass(2 * retryWaitMax)
+		b.pass(2 * runner.RetryWaitMax)
 		if i := b.world().Instances["web-1"].V; i.Phase != pando.PhaseStarting {
 			t.Errorf("with the secret it is %s: %s", i.Phase, i.Reason)
 		}

@@ -41,7 +41,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
 	for _, r := range a.crews.of[s] {
-		if e, ok := a.crews.current(r).endpoint(); ok && !a.departures.left(all.V, r) {
+		if e, ok := r.StatusIn(a.records.World).Endpoint(); ok && !a.departures.left(all.V, r) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
@@ -136,12 +137,12 @@ func (a *Agent) follow(n news) {
 		}
 		if c.endpoints && a.renewals.renewed(s, a.records.World.Endpoints[s].V.Secrets) {
 			for _, r := range a.crews.of[s] {
-				r.post(secretsChanged{})
+				r.SecretsChanged()
 			}
 		}
 		if c.service { // endpoints bring it, and a service may go
 			for r := range a.crews.sources[s] {
-				r.post(configsChanged{})
+				r.ConfigsChanged()
 			}
 		}
 		for _, id := range c.instances {
@@ -161,7 +162,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 		return a.see(v.V)
 	}
 	if r := a.crews.runners[id]; !ok && r != nil && !a.records.World.Conceals(id) {
-		r.post(recordGone{})
+		r.RecordGone()
 	}
 	return true
 }
@@ -180,16 +181,16 @@ func (a *Agent) see(i pando.Instance) bool {
 		if b := a.arrivals.take(i.ID); b != nil {
 			box = b
 		}
-		r = newRunner(a, i, box)
+		r = runner.New(a.host, i, box, a.askReads.seq.Add(1))
 		delete(a.found, i.ID)
 		a.crews.enlist(r)
 		a.scope.rescope(i.Service)
-		a.spawn(r.run)
+		a.spawn(r.Run)
 		return true
 	}
-	_, fresh := controlled(r.shown.inst, i)
+	_, fresh := runner.AfterControl(r.Shown.Instance, i)
 	if fresh {
-		r.post(recordChanged{i})
+		r.RecordChanged(i)
 	}
 	return fresh
 }
@@ -210,13 +211,13 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 		a.see(i)
 	}
 	for _, r := range a.crews.everyRunner() {
-		_, ok := a.records.World.Instances[r.id]
+		_, ok := a.records.World.Instances[r.ID]
 		switch {
-		case ok, a.records.World.Conceals(r.id), a.adoption.adrifts(r.id):
-		case former.Instances[r.id].Modified > at:
-			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.id].V.Key()) })
+		case ok, a.records.World.Conceals(r.ID), a.adoption.adrifts(r.ID):
+		case former.Instances[r.ID].Modified > at:
+			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.ID].V.Key()) })
 		default:
-			r.post(recordGone{})
+			r.RecordGone()
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
@@ -239,12 +240,12 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 
 // lookFor ends a runner if the store has no record of its instance. It asks until the store
 // answers.
-func (a *Agent) lookFor(ctx context.Context, r *runner, k pando.Key) {
-	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+func (a *Agent) lookFor(ctx context.Context, r *runner.Runner, k pando.Key) {
+	for wait := runner.RetryWait; ; wait = min(2*wait, runner.RetryWaitMax) {
 		s, err := a.Registry.Snapshot(ctx, k)
 		if err == nil {
 			if !slices.ContainsFunc(s.Records, func(v pando.Record) bool { return v.Key == k }) {
-				r.post(recordGone{})
+				r.RecordGone()
 			}
 			return
 		}
@@ -256,16 +257,31 @@ func (a *Agent) lookFor(ctx context.Context, r *runner, k pando.Key) {
 
 // removeStranger removes a sandbox without a record. It tries again until that has succeeded.
 func (a *Agent) removeStranger(ctx context.Context, b pando.Sandbox) {
-	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+	for wait := runner.RetryWait; ; wait = min(2*wait, runner.RetryWaitMax) {
 		err := b.Remove(ctx)
 		if err == nil {
 			return
 		}
-		if wait == retryWait && ctx.Err() == nil {
+		if wait == runner.RetryWait && ctx.Err() == nil {
 			a.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
 		}
 		if pando.Sleep(ctx, a.Clock, wait) != nil {
 			return
 		}
 	}
+}
+
+// secretsSeen is the newest change of the secrets that each service here names. The agent's lock
+// guards it.
+type secretsSeen map[pando.ServiceKey]pando.StoreRevision
+
+// renewed reports whether the secrets of a service have changed.
+func (s secretsSeen) renewed(k pando.ServiceKey, now pando.StoreRevision) bool {
+	was := s[k]
+	if now == 0 {
+		delete(s, k)
+		return false
+	}
+	s[k] = now
+	return was != now
 }

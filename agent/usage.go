@@ -5,20 +5,21 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/runner"
 )
 
 // Usage implements pando.HostAgent. After a failure an instance has the reason instead.
 func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
 	a := w.agent
 	a.records.Lock()
-	var all []status
-	said, elsewhere := map[pando.InstanceID]*answers{}, map[pando.InstanceID]bool{}
+	var all []runner.Status
+	said, elsewhere := map[pando.InstanceID]*runner.Runner{}, map[pando.InstanceID]bool{}
 	for _, r := range a.crews.everyRunner() {
-		if r.shown.runs && (s.Name == "" || r.service == s) {
-			all = append(all, r.shown)
-			said[r.id] = &r.answers
-			spec, _ := a.records.World.SpecOf(r.service, r.shown.inst.Revision)
-			elsewhere[r.id] = len(spec.Endpoints) > 0
+		if r.Shown.Runs && (s.Name == "" || r.Service == s) {
+			all = append(all, r.Shown)
+			said[r.ID] = r
+			spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
+			elsewhere[r.ID] = len(spec.Endpoints) > 0
 		}
 	}
 	a.records.Unlock()
@@ -37,12 +38,12 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			return nil, ctx.Err()
 		}
 		u := pando.InstanceUsage{
-			Instance: r.inst.ID, Service: r.inst.Service, Host: a.Host.Name, At: a.Clock.Now(),
+			Instance: r.Instance.ID, Service: r.Instance.Service, Host: a.Host.Name, At: a.Clock.Now(),
 		}
-		u.Health, u.Answers = said[u.Instance].of(r.inst.Phase)
-		use, err := r.box.Usage(ctx)
+		u.Health, u.Answers = said[u.Instance].Health(r.Instance.Phase)
+		use, err := r.Box.Usage(ctx)
 		if err == nil {
-			u.Connections, err = r.box.Flows(ctx)
+			u.Connections, err = r.Box.Flows(ctx)
 		}
 		if err != nil {
 			u.Missing = records.OneLine(err.Error(), records.EvidenceBytesMax)
@@ -51,14 +52,14 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			measure(&u, use, err)
 		}
 		if a.Traffic != nil {
-			u.BytesIn, u.BytesOut = a.Traffic(r.link.Host)
+			u.BytesIn, u.BytesOut = a.Traffic(r.Link.Host)
 		}
 		c := counted[u.Instance]
 		u.Metrics, u.Flows, u.Score = a.crews.metricsOf(u.Instance), c.Flows, c.Score
 		if c.Score != nil {
 			u.Meter = c.Meter
 		}
-		if q, known := queues[r.link.Host]; known {
+		if q, known := queues[r.Link.Host]; known {
 			u.Queue = &q
 		}
 		out = append(out, u)

@@ -23,7 +23,7 @@ type Store struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	read bool // the store was read
-	Of   map[pando.ServiceKey]map[Version]*seed
+	of   map[pando.ServiceKey]map[Version]*seed
 }
 
 // Version is a revision with the hash of its spec. A number alone means another spec after a
@@ -50,7 +50,7 @@ type seed struct {
 
 // New returns the seeds among the snapshots of a host.
 func New(kept pando.Snapshots, log *slog.Logger) *Store {
-	return &Store{kept: kept, log: log, Of: map[pando.ServiceKey]map[Version]*seed{}}
+	return &Store{kept: kept, log: log, of: map[pando.ServiceKey]map[Version]*seed{}}
 }
 
 // get returns the seed of a revision. It keeps those of the newest revisions alone.
@@ -59,10 +59,10 @@ func (s *Store) get(k pando.ServiceKey, revision Version) *seed {
 		s.read = true
 		s.load()
 	}
-	all := s.Of[k]
+	all := s.of[k]
 	if all == nil {
 		all = map[Version]*seed{}
-		s.Of[k] = all
+		s.of[k] = all
 	}
 	if all[revision] == nil {
 		all[revision] = &seed{why: "it is the first instance of its revision on this host"}
@@ -145,7 +145,7 @@ func (s *Store) Reject(k pando.ServiceKey, revision Version, digest, why string)
 func (s *Store) Forget(k pando.ServiceKey, digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range s.Of[k] {
+	for _, one := range s.of[k] {
 		if one.digest == digest {
 			one.digest, one.why = "", "an operator deleted the snapshot of its revision"
 		}
@@ -156,7 +156,7 @@ func (s *Store) Forget(k pando.ServiceKey, digest string) {
 func (s *Store) Digests() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, all := range s.Of {
+	for _, all := range s.of {
 		for _, one := range all {
 			if one.digest != "" {
 				out = append(out, one.digest)

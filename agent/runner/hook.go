@@ -1,4 +1,4 @@
-package agent
+package runner
 
 import (
 	"context"
@@ -11,23 +11,8 @@ import (
 	"pando.run/pando/spec/span"
 )
 
-// hooking is the run of the hook recover. Its sandbox has the volumes of the ordinal, and ends
-// before the program of the instance starts.
-type hooking struct {
-	begun bool
-	box   pando.Sandbox
-}
-
-// hookEnded is the end of a hook.
-type hookEnded struct {
-	exit pando.Exit
-	late bool // it did not end in time
-}
-
-func (hookEnded) isMessage() {}
-
 // runRecoverHook runs the hook recover of an instance, then waits for control's order.
-func (r *runner) runRecoverHook(
+func (r *Runner) runRecoverHook(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
 ) time.Duration {
 	if i.Position != "" || r.birth.hooking.begun {
@@ -41,8 +26,8 @@ func (r *runner) runRecoverHook(
 	r.end.left = box // an instance that ends meanwhile removes it
 	r.explain("its hook recover runs: " + strings.Join(spec.Command, " "))
 	limit := pando.Seconds(spec.Hooks.SecondsMax)
-	r.a.spawn(func(ctx context.Context) {
-		timer, stop := r.a.Clock.After(limit)
+	r.host.Spawn(func(ctx context.Context) {
+		timer, stop := r.host.Clock.After(limit)
 		defer stop()
 		for {
 			select {
@@ -68,7 +53,7 @@ func (r *runner) runRecoverHook(
 
 // removeHookSandbox removes the sandbox of a hook that could not be removed at its end. No other
 // sandbox of the instance begins before that. It returns the wait before the next attempt, or 0.
-func (r *runner) removeHookSandbox(ctx context.Context) time.Duration {
+func (r *Runner) removeHookSandbox(ctx context.Context) time.Duration {
 	left := r.end.left
 	if left == nil || r.birth.hooking.begun {
 		return 0
@@ -80,23 +65,16 @@ func (r *runner) removeHookSandbox(ctx context.Context) time.Duration {
 	return 0
 }
 
-// explain records why an instance waits in its phase.
-func (r *runner) explain(reason string) {
-	r.inst.Reason = reason
-	r.recorder.Add(r.inst, nil)
-	r.show()
-}
-
 // endRecoverHook takes the result of the hook recover.
-func (r *runner) endRecoverHook(ctx context.Context, m hookEnded) {
+func (r *Runner) endRecoverHook(ctx context.Context, m hookEnded) {
 	box := r.birth.hooking.box
 	if r.birth.hooking = (hooking{}); box == nil || r.end.left != box {
 		return // the instance is on its way out
 	}
 	lines := box.LastLines(20)
 	if err := box.Remove(ctx); err != nil {
-		r.a.Log.Warn("remove the sandbox of a hook: it is tried again before the program starts",
-			"instance", r.id, "error", err)
+		r.host.Log.Warn("remove the sandbox of a hook: it is tried again before the program starts",
+			"instance", r.ID, "error", err)
 	} else {
 		r.end.left = nil
 	}
@@ -134,18 +112,18 @@ func positionIn(lines []string) (pando.Position, error) {
 }
 
 // failHook fails the instance because of its hook or a check, with their last lines as evidence.
-func (r *runner) failHook(reason string, lines []string) {
+func (r *Runner) failHook(reason string, lines []string) {
 	d := r.decision(pando.DecidedFailed, reason, nil)
 	d.Lines = lines
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
 
 // lead records the term in which an ordinal leads. A repeated report changes nothing.
-func (r *runner) lead(term int64) {
+func (r *Runner) lead(term int64) {
 	if r.inst.Term == term {
 		return
 	}
-	name := pando.OrdinalName(r.service.Name, r.inst.Ordinal)
+	name := pando.OrdinalName(r.Service.Name, r.inst.Ordinal)
 	reason := fmt.Sprintf("%s follows, and led in term %d", name, r.inst.Term)
 	if term > 0 {
 		reason = fmt.Sprintf("%s leads in term %d", name, term)
@@ -157,15 +135,15 @@ func (r *runner) lead(term int64) {
 }
 
 // runJoinedHook runs the hook joined of an instance that is ready otherwise.
-func (r *runner) runJoinedHook(ctx context.Context, spec pando.Spec, box pando.Sandbox) error {
+func (r *Runner) runJoinedHook(ctx context.Context, spec pando.Spec, box pando.Sandbox) error {
 	if len(spec.Hooks.Joined) == 0 {
 		return nil
 	}
-	left := r.birth.deadline.Sub(r.a.Clock.Now())
+	left := r.birth.deadline.Sub(r.host.Clock.Now())
 	limit := max(time.Second, min(pando.Seconds(spec.Hooks.SecondsMax), left))
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := r.a.Prober.Probe(ctx, pando.Probe{
+	err := r.host.Prober.Probe(ctx, pando.Probe{
 		Kind: pando.ProbeExec, Command: spec.Hooks.Joined,
 	}, box, pando.Port{})
 	switch {

@@ -1,4 +1,4 @@
-package agent
+package runner
 
 import (
 	"context"
@@ -20,35 +20,12 @@ const (
 	configWaitMin = 250 * time.Millisecond
 	configWaitMax = 2 * time.Second
 	configQuiet   = 10 * time.Second // after a change: the next one counts at once
-	configRetry   = 30 * time.Second // a config that was refused is tried again
+	ConfigRetry   = 30 * time.Second // a config that was refused is tried again
 )
-
-// reconfiguring is the work that brings new configs to a running instance.
-type reconfiguring struct {
-	running bool
-	again   bool // something changed once more meanwhile
-	retries bool // a timer for the next attempt runs
-	last    time.Time
-	wait    time.Duration
-	refused map[string]string // reasons, by the config that keeps an older content
-}
-
-// configOutcome is the result of a look at the configs of an instance.
-type configOutcome struct {
-	changed []string
-	refused map[string]refusal
-	err     error // none could be rendered
-}
-
-// refusal is the reason for which a config keeps its content.
-type refusal struct {
-	reason string
-	lines  []string
-}
 
 // reconfigure renders the templates of a running instance again. The sandbox
 // compares the contents, so a look without a change has no effect.
-func (r *runner) reconfigure() {
+func (r *Runner) reconfigure() {
 	spec := r.spec()
 	if r.box == nil || r.exited != nil || r.inst.Run != nil || !spec.Templated() {
 		return // an instance of a run keeps its first files
@@ -58,10 +35,10 @@ func (r *runner) reconfigure() {
 		return
 	}
 	r.config.running, r.config.again = true, false
-	now := r.a.Clock.Now()
+	now := r.host.Clock.Now()
 	wait := max(0, r.config.wait-now.Sub(r.config.last))
 	box, inst := r.box, r.inst
-	r.a.spawn(func(ctx context.Context) {
+	r.host.Spawn(func(ctx context.Context) {
 		var o configOutcome
 		if o.err = r.pauseFor(ctx, wait); o.err == nil {
 			o = r.bringConfigs(ctx, inst, spec, box)
@@ -71,11 +48,11 @@ func (r *runner) reconfigure() {
 }
 
 // pauseFor waits, and returns an error if the instance ends meanwhile.
-func (r *runner) pauseFor(ctx context.Context, wait time.Duration) error {
+func (r *Runner) pauseFor(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return nil
 	}
-	timer, stop := r.a.Clock.After(wait)
+	timer, stop := r.host.Clock.After(wait)
 	defer stop()
 	select {
 	case <-ctx.Done():
@@ -88,19 +65,19 @@ func (r *runner) pauseFor(ctx context.Context, wait time.Duration) error {
 }
 
 // bringConfigs renders the templates of an instance and gives its sandbox those that differ.
-func (r *runner) bringConfigs(
+func (r *Runner) bringConfigs(
 	ctx context.Context, i pando.Instance, spec pando.Spec, box pando.Sandbox,
 ) (o configOutcome) {
 	o.refused = map[string]refusal{}
 	var secrets map[string][]byte
-	all := r.a.supplier.Templates()
+	all := r.host.Supplier.Templates()
 	for _, c := range spec.Configs {
 		if !c.Template {
 			continue
 		}
 		private := supply.ReadsSecrets(c)
 		if private && secrets == nil {
-			if secrets, o.err = r.a.supplier.SecretsOf(ctx, i.ID, spec); o.err != nil {
+			if secrets, o.err = r.host.Supplier.SecretsOf(ctx, i.ID, spec); o.err != nil {
 				return o
 			}
 		}
@@ -144,7 +121,7 @@ func refusalOf(err error, private bool) refusal {
 
 // failStart fails an instance that could not start. A refused config shows the last lines of its
 // check.
-func (r *runner) failStart(spec pando.Spec, err error) {
+func (r *Runner) failStart(spec pando.Spec, err error) {
 	var check *pando.CheckFailed
 	if !errors.As(err, &check) {
 		r.fail(err.Error(), nil)
@@ -176,8 +153,8 @@ func evidence(text string) (out []string) {
 }
 
 // reconfigured records the end of a look.
-func (r *runner) reconfigured(ctx context.Context, o configOutcome) {
-	c, now := &r.config, r.a.Clock.Now()
+func (r *Runner) reconfigured(ctx context.Context, o configOutcome) {
+	c, now := &r.config, r.host.Clock.Now()
 	c.running = false
 	if ctx.Err() != nil || r.box == nil || errors.Is(o.err, context.Canceled) {
 		return
@@ -193,14 +170,14 @@ func (r *runner) reconfigured(ctx context.Context, o configOutcome) {
 		}
 		slices.Sort(o.changed)
 		text := "it has a new " + strings.Join(o.changed, ", ")
-		r.a.Log.Info(text, "instance", r.id)
+		r.host.Log.Info(text, "instance", r.ID)
 		r.decide(ctx, pando.DecidedConfig, text, nil)
 	}
 	r.complain(o.refused)
 	if len(c.refused) > 0 && !c.retries {
 		c.retries = true
-		r.a.spawn(func(ctx context.Context) {
-			if r.pauseFor(ctx, configRetry) == nil {
+		r.host.Spawn(func(ctx context.Context) {
+			if r.pauseFor(ctx, ConfigRetry) == nil {
 				r.post(configsChanged{retry: true})
 			}
 		})
@@ -211,7 +188,7 @@ func (r *runner) reconfigured(ctx context.Context, o configOutcome) {
 }
 
 // complain records the configs that keep an older content, once for each reason.
-func (r *runner) complain(refused map[string]refusal) {
+func (r *Runner) complain(refused map[string]refusal) {
 	c, was := &r.config, r.config.refused
 	c.refused = map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(refused)) {
@@ -223,7 +200,7 @@ func (r *runner) complain(refused map[string]refusal) {
 		d := r.decision(pando.DecidedConfig,
 			pando.ConfigKept+name+": "+one.reason, nil)
 		d.Lines = one.lines
-		r.a.Log.Warn("an instance keeps an older config", "instance", r.id, "config", name,
+		r.host.Log.Warn("an instance keeps an older config", "instance", r.ID, "config", name,
 			"error", one.reason)
 		r.explainConfig(d.Reason, &d)
 	}
@@ -234,7 +211,7 @@ func (r *runner) complain(refused map[string]refusal) {
 }
 
 // explainConfig shows a reason on the line of the instance.
-func (r *runner) explainConfig(reason string, d *pando.Decision) {
+func (r *Runner) explainConfig(reason string, d *pando.Decision) {
 	r.inst.Reason = reason
 	r.recorder.Add(r.inst, d)
 	r.show()

@@ -1,4 +1,4 @@
-package agent
+package runner
 
 import (
 	"context"
@@ -20,33 +20,25 @@ const (
 	seedStartMax = 10 * time.Second
 )
 
-// seeding is the part of a birth that takes and continues seeds.
-type seeding struct {
-	seeded string // the seed that the instance continues
-	began  string // how its program began; "": as ever
-	sowing bool   // its program is being stored
-	sown   bool   // it was stored, or need not be
-}
-
 // startSandbox starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues
 // the seed of its revision. Without a seed, or after one that cannot be continued, the program
 // starts.
-func (r *runner) startSandbox(ctx context.Context, g supply.Supplied) (pando.Sandbox, error) {
+func (r *Runner) startSandbox(ctx context.Context, g supply.Supplied) (pando.Sandbox, error) {
 	s := g.Spec
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
 		return g.Start(ctx)
 	}
-	digest, why := r.a.seeds.Find(r.service, seed.VersionOf(s.Instance))
+	digest, why := r.host.Seeds.Find(r.Service, seed.VersionOf(s.Instance))
 	if digest != "" {
 		box, err := r.startFromSeed(ctx, g, digest)
 		if err == nil || ctx.Err() != nil {
 			return box, err
 		}
 		why = fmt.Sprintf("its seed %s cannot be continued: %v", seed.ShortDigest(digest), err)
-		r.a.Log.Warn("an instance starts cold: its seed cannot be continued", "instance", r.id,
+		r.host.Log.Warn("an instance starts cold: its seed cannot be continued", "instance", r.ID,
 			"snapshot", digest, "error", err)
 		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its key
-			r.a.seeds.Reject(r.service, seed.VersionOf(s.Instance), digest, why)
+			r.host.Seeds.Reject(r.Service, seed.VersionOf(s.Instance), digest, why)
 		}
 	}
 	r.birth.seeding.began = "the program runs, from its start: " + records.OneLine(why, records.EvidenceBytesMax)
@@ -54,7 +46,7 @@ func (r *runner) startSandbox(ctx context.Context, g supply.Supplied) (pando.San
 }
 
 // startFromSeed starts the sandbox of an instance that continues a seed.
-func (r *runner) startFromSeed(
+func (r *Runner) startFromSeed(
 	ctx context.Context, g supply.Supplied, digest string,
 ) (pando.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, seedStartMax)
@@ -71,13 +63,13 @@ func (r *runner) startFromSeed(
 	r.birth.seeding.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
 	r.inst.From = digest
 	r.birth.seeding.began = "it continues the seed " + seed.ShortDigest(digest) + " of its revision"
-	r.events.Send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
+	r.Events.Send(r.host.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
 	return box, nil
 }
 
 // storeSeed stores a ready program as the seed of its revision, before its first connection. It
 // returns true until the program runs again.
-func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
+func (r *Runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 	switch {
 	case r.birth.seeding.sowing:
 		return true
@@ -85,16 +77,16 @@ func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 		return false
 	}
 	r.birth.seeding.sown = true
-	if !r.a.seeds.BeginTaking(r.service, seed.VersionOf(i)) {
+	if !r.host.Seeds.BeginTaking(r.Service, seed.VersionOf(i)) {
 		return false
 	}
 	r.birth.seeding.sowing = true
-	r.a.spawn(func(ctx context.Context) {
+	r.host.Spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
 		defer cancel()
-		st, err := r.a.snapshots.take(ctx, r, taking{seed: true, plain: spec.Replicate.Plain,
-			resumed: func() { r.post(seedTaken{}) }})
-		r.a.seeds.EndTaking(r.service, seed.VersionOf(i), st.Digest, err)
+		st, err := r.host.Agent.TakeSeed(ctx, r, spec.Replicate.Plain,
+			func() { r.post(seedTaken{}) })
+		r.host.Seeds.EndTaking(r.Service, seed.VersionOf(i), st.Digest, err)
 		r.post(seedTaken{})
 		reason := fmt.Sprintf("the seed of revision %d on this host is %s: %d bytes, and it stood still "+
 			"for %.0f ms; new instances continue it", i.Revision, seed.ShortDigest(st.Digest), st.Bytes,
@@ -110,10 +102,10 @@ func (r *runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 }
 
 // rejectSeed rejects the seed of an instance that failed before it was ready.
-func (r *runner) rejectSeed(reason string) {
+func (r *Runner) rejectSeed(reason string) {
 	if r.birth.seeding.seeded == "" || r.inst.Phase != pando.PhaseStarting {
 		return
 	}
-	r.a.seeds.Reject(r.service, seed.VersionOf(r.inst), r.birth.seeding.seeded, fmt.Sprintf("an instance that continued "+
+	r.host.Seeds.Reject(r.Service, seed.VersionOf(r.inst), r.birth.seeding.seeded, fmt.Sprintf("an instance that continued "+
 		"the seed %s failed: %s", seed.ShortDigest(r.birth.seeding.seeded), reason))
 }

@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/runner"
+	"pando.run/pando/agent/seed"
+)
+
+// newHost returns what the runners of this host share. Its parts exist already.
+func (a *Agent) newHost() *runner.Host {
+	return &runner.Host{
+		Name: a.Host.Name, Clock: a.Clock, IDs: a.IDs, Log: a.Log, Spawn: a.spawn,
+		Serve:  func(i pando.InstanceID) http.Handler { return a.Config.Serve(a.self, i) },
+		Prober: a.Prober, Steering: a.Steering, Volumes: a.Kept, Records: a.records,
+		Branches: a.branches, Tables: a.crews.steering, Payments: a.payments, Sweeper: a.sweeper,
+		Counter: a.counts, Supplier: a.supplier, Seeds: seed.New(a.SnapshotStore, a.Log), Work: a.work, Agent: runnerView{a},
+	}
+}
+
+// runnerView is the view of this agent for its runners.
+type runnerView struct{ a *Agent }
+
+var _ runner.Agent = runnerView{}
+
+func (v runnerView) Show(r *runner.Runner, now runner.Status) { v.a.crews.Show(r, now) }
+
+func (v runnerView) Remove(r *runner.Runner) {
+	v.a.crews.delist(r)
+	v.a.records.Lock()
+	defer v.a.records.Unlock()
+	v.a.scope.rescope(r.Service)
+}
+
+func (v runnerView) FollowSources(r *runner.Runner, s pando.Spec) { v.a.crews.FollowSources(r, s) }
+
+func (v runnerView) OnlyShare(r *runner.Runner) bool { return v.a.crews.OnlyShare(r) }
+
+func (v runnerView) OthersAnswer(r *runner.Runner) bool { return v.a.crews.OthersAnswer(r) }
+
+func (v runnerView) ReadAsks(ctx context.Context, s pando.ServiceKey, after uint64) error {
+	return v.a.askReads.read(ctx, s, after)
+}
+
+func (v runnerView) LeaveBy() time.Time { return v.a.leavesBy() }
+
+func (v runnerView) TakeSeed(
+	ctx context.Context, r *runner.Runner, plain bool, resumed func(),
+) (pando.SealedSnapshot, error) {
+	return v.a.snapshots.take(ctx, r, taking{seed: true, plain: plain, resumed: resumed})
+}
+
+func (v runnerView) Departs(i pando.InstanceID, m pando.Move) { v.a.departures.Departs(i, m) }
+
+func (v runnerView) Stays(i pando.InstanceID) { v.a.departures.Stays(i) }
+
+func (v runnerView) KeepHere(r *runner.Runner, m pando.MoveMark) { v.a.departures.KeepHere(r, m) }
+
+func (v runnerView) Landed(r *runner.Runner, m pando.MoveMark) { v.a.arrivals.land(r, m) }
+
+func (v runnerView) HandOver(r *runner.Runner, box pando.Sandbox) { v.a.departures.HandOver(r, box) }
