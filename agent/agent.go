@@ -21,12 +21,14 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/anchor"
+	"pando.run/pando/agent/announce"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/flows"
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/outbound"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
+	"pando.run/pando/agent/route"
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
@@ -138,8 +140,8 @@ type Agent struct {
 	payments   *outbound.Payments
 	room       *room.Guard // nil: without a Disk
 	presence   *presence
-	heralding  *heralding
-	routing    *routing
+	announce   *announce.Host
+	routes     *route.Host
 	door       door
 	leasesLost atomic.Uint64
 	host       *runner.Host // of the runners
@@ -175,7 +177,13 @@ func New(c Config) *Agent {
 		Sandboxes: c.Sandboxes, Images: c.Images, Snapshots: c.SnapshotStore, Secrets: c.Secrets,
 		SnapshotKeys: c.SnapshotKeys, Admit: a.admitVolumes})
 	a.crews = newCrews(c.Host.Name, a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log), c.Clock)
-	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
+	a.adoption = &adoption{agent: a}
+	a.announce = announce.NewHost(announce.HostConfig{Host: c.Host, Announcer: c.Announcer,
+		Peers: c.Takes, Flows: c.Flows, Records: a.records, Liveness: c.Liveness, Clock: c.Clock,
+		Log: c.Log})
+	a.routes = route.NewHost(route.HostConfig{Own: c.Host.Name, Routers: c.Routers, Ends: c.Ends,
+		Records: a.records, Tables: a.crews.steering, Peers: c.Peers, Liveness: c.Liveness,
+		Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock, Log: c.Log})
 	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
 	a.snapshots = &snapshots{agent: a, turn: turn.New()}
 	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.running, Clock: c.Clock,
@@ -226,8 +234,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.counts.Run)
 	a.spawn(a.payments.Run)
 	a.spawn(a.presence.run)
-	a.spawn(a.heralding.run)
-	a.spawn(a.routing.run)
+	a.spawn(a.announce.Run)
+	a.spawn(a.routes.Run)
 	a.spawn(a.meter.Run)
 	a.spawn(a.work.Run)
 	a.spawn(knocks{a}.run)
@@ -266,12 +274,12 @@ func (a *Agent) join(ctx context.Context) error {
 			case <-lost:
 			}
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
-			a.routing.unleased.Store(true)
+			a.routes.SetUnleased(true)
 			a.leasesLost.Add(1)
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}
-			a.routing.unleased.Store(false)
+			a.routes.SetUnleased(false)
 			a.crews.wakeAll()
 		}
 	})

@@ -50,7 +50,7 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 		}
 		left = len(a.crews.runners)
 		a.records.Unlock()
-		if joined && host.V.Leaving && left == 0 && a.heralding.handedOver() && a.routing.quiet() ||
+		if joined && host.V.Leaving && left == 0 && a.announce.HandedOver() && a.routes.IsQuiet() ||
 			a.Clock.Now().After(bound) {
 			return left, nil
 		}

@@ -17,10 +17,7 @@ func (w *window) HostFigures(ctx context.Context) (f pando.HostFigures, err erro
 	if a.Logged != nil {
 		f.Log = a.Logged()
 	}
-	if h := a.heralding.herald; h != nil {
-		held, _ := h.Held()
-		f.Shares = held.Len()
-	}
+	f.Shares = a.announce.Shares()
 	if f.Losses, err = a.Losses(ctx); err != nil {
 		return f, err
 	}

@@ -66,7 +66,7 @@ func (a *Agent) HostAgent() pando.HostAgent {
 func (a *Agent) Self() pando.Self { return a.self }
 
 // VIPHolder returns the answers of this host about VIPs.
-func (a *Agent) VIPHolder() pando.VIPHolder { return a.heralding }
+func (a *Agent) VIPHolder() pando.VIPHolder { return a.announce }
 
 // Reporter returns the figures of this host.
 func (a *Agent) Reporter() pando.HostReporter { return a.window }

@@ -48,7 +48,7 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 		}
 	}
 	for _, name := range e.V.Hosts {
-		if h, here := (tables{a}).find(name); here && name != a.Host.Name {
+		if h, here := a.records.FindHost(a.records.World, name); here && name != a.Host.Name {
 			out.Others = append(out.Others, h)
 		}
 	}

@@ -33,7 +33,7 @@ func (p *presence) watch() {
 	}
 	var others []pando.Host
 	for name, h := range p.a.records.World.Hosts {
-		if name != p.a.Host.Name && (tables{p.a}).vouched(h.V) {
+		if name != p.a.Host.Name && p.a.records.IsVouched(p.a.records.World, h.V) {
 			others = append(others, h.V)
 		}
 	}

@@ -101,6 +101,11 @@ func (t tables) unattached(s pando.ServiceKey) bool {
 	return false
 }
 
+// find returns a host that packets may go to, and whether it is here.
+func (t tables) find(name pando.HostName) (pando.Host, bool) {
+	return t.a.records.FindHost(t.a.records.World, name)
+}
+
 // elsewhere returns the host that packets without a flow here pass to, or the zero Host. It is a host
 // that takes new flows, while no endpoint here does. If no host takes new flows, it is a host that
 // still has flows of the service: this host forwarded their packets by a route and has no memory of
@@ -118,7 +123,7 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	leads := !isHere || !keepers[own]
 	best := 0
 	for n, name := range e.Hosts {
-		h, alive := t.find(name)
+		h, alive := t.a.records.FindHost(w, name)
 		if name == t.a.Host.Name || h.Name == "" || !keepers[n] {
 			continue
 		}
@@ -138,26 +143,6 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	return via
 }
 
-// find returns a host that packets may go to, and whether it is here. A host that is away has no
-// record: its membership has its address, and its programs steer on. The caller holds the lock.
-func (t tables) find(name pando.HostName) (h pando.Host, here bool) {
-	if h, ok := t.a.records.World.Hosts[name]; ok {
-		if !t.vouched(h.V) {
-			return pando.Host{}, false
-		}
-		return h.V, true
-	}
-	m, ok := t.a.records.World.Members[name]
-	if !ok {
-		return h, false
-	}
-	v4, v6 := pando.InstanceRange(m.V.Slot)
-	return pando.Host{
-		Name: name, Slot: m.V.Slot, Address: m.V.Address, Address6: m.V.Address6, Instances4: v4,
-		Instances6: v6, Tunnel: true,
-	}, false
-}
-
 // Neighbours implements steer.Source. It includes members that are away: their instances may still
 // have connections.
 func (t tables) Neighbours() (others []pando.Host) {
@@ -173,24 +158,9 @@ func (t tables) Neighbours() (others []pando.Host) {
 	}
 	delete(names, t.a.Host.Name)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if h, _ := t.find(name); h.Name != "" {
+		if h, _ := t.a.records.FindHost(w, name); h.Name != "" {
 			others = append(others, h)
 		}
 	}
 	return others
-}
-
-// vouched reports whether the addresses in a host's record match its membership. Packets go to the
-// addresses in the record. The server writes the record of its own host itself. The caller holds
-// the lock.
-func (t tables) vouched(h pando.Host) bool {
-	m, ok := t.a.records.World.Members[h.Name]
-	if !ok || m.V.Server {
-		return true
-	}
-	err := m.V.Vouches(h)
-	if err != nil {
-		t.a.Log.Error("no packets go to a host", "host", h.Name, "error", err)
-	}
-	return err == nil
 }

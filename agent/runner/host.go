@@ -64,8 +64,9 @@ type Agent interface {
 	LeaveBy() time.Time
 	// TakeSeed stores a snapshot of an instance as the seed of its revision.
 	TakeSeed(ctx context.Context, r *Runner, plain bool, resumed func()) (pando.SealedSnapshot, error)
-	// Departs notes the move of an instance, and Stays that it does not happen.
+	// Departs notes the move of an instance.
 	Departs(i pando.InstanceID, m pando.Move)
+	// Stays forgets the move of an instance, which does not happen.
 	Stays(i pando.InstanceID)
 	// KeepHere takes the mark of a move from a runner that a former agent has marked.
 	KeepHere(r *Runner, m pando.MoveMark)

@@ -1,4 +1,4 @@
-package herald
+package announce
 
 import (
 	"strings"
@@ -37,7 +37,7 @@ func TestAPausedHostTakesItsVIPsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b")
 		o.settle(time.Second)
-		a, b := o.heralds["a"], o.heralds["b"]
+		a, b := o.holders["a"], o.holders["b"]
 		b.clock.mu.Lock()
 		b.clock.ahead = time.Hour
 		b.clock.mu.Unlock()
@@ -69,7 +69,7 @@ func TestAStepTakesNothingThatItGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b")
 		o.settle(time.Second)
-		a := o.heralds["a"]
+		a := o.holders["a"]
 		a.finds("b")
 		a.alone()
 		var refused pando.Shares
@@ -92,7 +92,7 @@ func TestATakeEndsWithAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b")
 		o.settle(time.Second)
-		a, b := o.heralds["a"], o.heralds["b"]
+		a, b := o.holders["a"], o.holders["b"]
 		b.alone()
 		b.Grant(pando.VIPTake{Host: "a", Segment: b.view.Segment, Shares: all(), Gone: true, At: 9})
 		a.mu.Lock()

@@ -1,4 +1,4 @@
-package herald
+package announce
 
 import (
 	"context"
@@ -16,15 +16,15 @@ import (
 	"pando.run/pando"
 )
 
-// town is a network of heralds that reach each other by calls.
+// town is a network of holders that reach each other by calls.
 type town struct {
 	t       *testing.T
-	heralds map[pando.HostName]*resident
+	holders map[pando.HostName]*resident
 }
 
 // resident is one herald with its view of the others.
 type resident struct {
-	*Herald
+	*Holder
 	town  *town
 	name  pando.HostName
 	end   context.CancelFunc
@@ -42,9 +42,9 @@ type resident struct {
 }
 
 func newTown(t *testing.T, names ...pando.HostName) *town {
-	town := &town{t: t, heralds: map[pando.HostName]*resident{}}
+	town := &town{t: t, holders: map[pando.HostName]*resident{}}
 	for _, name := range names {
-		town.heralds[name] = &resident{town: town, name: name, changed: make(chan struct{})}
+		town.holders[name] = &resident{town: town, name: name, changed: make(chan struct{})}
 	}
 	for _, name := range names {
 		town.make(name, names...)
@@ -55,18 +55,18 @@ func newTown(t *testing.T, names ...pando.HostName) *town {
 	return town
 }
 
-// make makes a herald that sees some hosts.
+// make makes a holder that sees some hosts.
 func (o *town) make(name pando.HostName, sees ...pando.HostName) {
-	r := o.heralds[name]
+	r := o.holders[name]
 	r.view = viewOf(name, sees...)
-	r.Herald = New(Config{
+	r.Holder = New(Config{
 		Own: name, Announcer: r, Peers: r, Flows: r, Source: r, Clock: &r.clock,
 		Log: slog.New(slog.DiscardHandler),
 	})
 }
 
 func (o *town) start(name pando.HostName) {
-	r := o.heralds[name]
+	r := o.holders[name]
 	var ctx context.Context
 	ctx, r.end = context.WithCancel(o.t.Context())
 	go r.Run(ctx)
@@ -84,7 +84,7 @@ func viewOf(own pando.HostName, sees ...pando.HostName) View {
 	return v
 }
 
-// sees changes the view of a herald.
+// sees changes the view of a holder.
 func (r *resident) sees(f func(*View)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +164,7 @@ func (r *resident) Announce(vips []netip.Addr) error {
 func (r *resident) TakeVIPs(
 	ctx context.Context, h pando.Host, t pando.VIPTake,
 ) (g pando.VIPGrant, err error) {
-	to := r.town.heralds[h.Name]
+	to := r.town.holders[h.Name]
 	to.mu.Lock()
 	err = to.err
 	asked := once(&to.asked)
@@ -209,8 +209,8 @@ func (r *resident) fails(err error) {
 func (o *town) answering() (of [pando.VIPShares]pando.HostName, dark int) {
 	o.t.Helper()
 	for n := range of {
-		for name, r := range o.heralds {
-			if r.Herald == nil || !r.answers(vipOf(n)) {
+		for name, r := range o.holders {
+			if r.Holder == nil || !r.answers(vipOf(n)) {
 				continue
 			}
 			if of[n] != "" {
@@ -258,7 +258,7 @@ func TestEachVIPHasOneHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b", "c")
 		o.settle(time.Second)
-		for name, r := range o.heralds {
+		for name, r := range o.holders {
 			if held(r) < 40 || !r.serving || len(r.announced) < held(r) {
 				t.Errorf("%s holds %d shares, announced %d", name, held(r), len(r.announced))
 			}
@@ -271,10 +271,10 @@ func TestADeadHostsVIPsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b", "c")
 		o.settle(time.Second)
-		a, b, c := o.heralds["a"], o.heralds["b"], o.heralds["c"]
+		a, b, c := o.holders["a"], o.holders["b"], o.holders["c"]
 		c.fails(context.DeadlineExceeded)
 		c.end()
-		c.Herald = nil
+		c.Holder = nil
 		b.announced, b.learned = nil, nil
 		a.finds("c")
 		b.finds("c")
@@ -296,8 +296,8 @@ func TestACutHostFallsSilentAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b", "c")
 		o.settle(time.Second)
-		a, b, c := o.heralds["a"], o.heralds["b"], o.heralds["c"]
-		for _, r := range o.heralds {
+		a, b, c := o.holders["a"], o.holders["b"], o.holders["c"]
+		for _, r := range o.holders {
 			r.fails(context.DeadlineExceeded)
 		}
 		c.finds("a", "b") // the smaller side
@@ -331,7 +331,7 @@ func TestALeavingHostHandsItsVIPsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b")
 		o.settle(time.Second)
-		a, b := o.heralds["a"], o.heralds["b"]
+		a, b := o.holders["a"], o.holders["b"]
 		left := func(v *View) { v.Hosts = []pando.HostName{"a"} }
 		b.sees(left)
 		o.watch(time.Second)
@@ -352,7 +352,7 @@ func TestALeaseThatEndedCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a", "b")
 		o.settle(time.Second)
-		a, b := o.heralds["a"], o.heralds["b"]
+		a, b := o.holders["a"], o.holders["b"]
 		without := func(at pando.StoreRevision) func(*View) {
 			return func(v *View) { v.Hosts, v.Others, v.At = []pando.HostName{"a"}, nil, at }
 		}
@@ -383,15 +383,15 @@ func TestOnlySilenceIsDoubt(t *testing.T) {
 		{pando.ErrUnavailable, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			o := &town{t: t, heralds: map[pando.HostName]*resident{}}
+			o := &town{t: t, holders: map[pando.HostName]*resident{}}
 			for _, name := range []pando.HostName{"a", "b"} {
-				o.heralds[name] = &resident{town: o, name: name, changed: make(chan struct{})}
+				o.holders[name] = &resident{town: o, name: name, changed: make(chan struct{})}
 			}
-			o.heralds["b"].fails(c.err)
+			o.holders["b"].fails(c.err)
 			o.make("a", "a", "b")
 			o.start("a")
 			o.watch(2 * time.Second)
-			if got := held(o.heralds["a"]) > 0; got != c.takes {
+			if got := held(o.holders["a"]) > 0; got != c.takes {
 				t.Errorf("%v: takes = %v", c.err, got)
 			}
 		})
@@ -402,7 +402,7 @@ func TestTheGatewayIsNoVIPOfOneHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, "a")
 		o.settle(time.Second)
-		if a := o.heralds["a"]; a.answers(pando.Gateway4) || a.answers(pando.Gateway6) {
+		if a := o.holders["a"]; a.answers(pando.Gateway4) || a.answers(pando.Gateway6) {
 			t.Error("it answers for the gateway, which each host has")
 		}
 	})

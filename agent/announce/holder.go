@@ -1,4 +1,4 @@
-// Package herald makes one host of a network answer for each VIP. Each VIP has a holder by a pure
+// Package announce makes one host of a network answer for each VIP. Each VIP has a holder by a pure
 // rule (balance.Holders) over the hosts that have a lease and that the probes find alive.
 //
 // A host takes VIPs before it answers for them: it asks every living host to leave them, and learns
@@ -10,7 +10,7 @@
 //
 // It never answers by a view from before a pause, or from before a suspension of its machine: it then
 // takes all its VIPs again.
-package herald
+package announce
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 	"pando.run/pando/balance"
 )
 
-// The times of a herald.
+// The times of a holder.
 const (
 	beatEvery = 100 * time.Millisecond // between two looks at the hosts
 	// PauseMax is the longest silence of this process that changes nothing. The other hosts need
@@ -63,7 +63,7 @@ type View struct {
 	Dead    map[string]bool // of all hosts, by the probes
 }
 
-// Config has the parts of a herald.
+// Config has the parts of a holder.
 type Config struct {
 	Own       pando.HostName
 	Announcer pando.Announcer
@@ -74,8 +74,8 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Herald answers for the VIPs of one host until the context of Run ends.
-type Herald struct {
+// Holder answers for the VIPs of one host until the context of Run ends.
+type Holder struct {
 	Config
 
 	mu      sync.Mutex
@@ -108,11 +108,11 @@ type errand struct {
 	shares pando.Shares
 }
 
-// New returns a herald.
-func New(c Config) *Herald { return &Herald{Config: c, former: map[pando.HostName]formerHost{}} }
+// New returns a holder.
+func New(c Config) *Holder { return &Holder{Config: c, former: map[pando.HostName]formerHost{}} }
 
 // Run takes and leaves VIPs until ctx ends.
-func (h *Herald) Run(ctx context.Context) {
+func (h *Holder) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { h.beat(ctx) })
@@ -131,14 +131,14 @@ func (h *Herald) Run(ctx context.Context) {
 }
 
 // beat confirms that this process runs. It leaves all VIPs after a pause.
-func (h *Herald) beat(ctx context.Context) {
+func (h *Holder) beat(ctx context.Context) {
 	for ctx.Err() == nil {
 		h.confirm()
 		_ = pando.Sleep(ctx, h.Clock, beatEvery)
 	}
 }
 
-func (h *Herald) confirm() {
+func (h *Holder) confirm() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, slept := h.Clock.Now(), pando.Suspended(h.Clock)
@@ -156,7 +156,7 @@ func (h *Herald) confirm() {
 }
 
 // drop leaves all VIPs. A take in progress gets none: its view is older. The caller holds the lock.
-func (h *Herald) drop(why string) {
+func (h *Holder) drop(why string) {
 	for n := range pando.VIPShares {
 		h.yielded.Add(n)
 	}
@@ -167,7 +167,7 @@ func (h *Herald) drop(why string) {
 }
 
 // answers reports whether this host answers for a VIP right now.
-func (h *Herald) answers(vip netip.Addr) bool {
+func (h *Holder) answers(vip netip.Addr) bool {
 	if vip == pando.Gateway4 || vip == pando.Gateway6 {
 		return false // every host has them
 	}
@@ -178,7 +178,7 @@ func (h *Herald) answers(vip netip.Addr) bool {
 }
 
 // wanted returns the shares that a view gives to this host. silent is why it must answer for none.
-func (h *Herald) wanted(v View) (own pando.Shares, silent string) {
+func (h *Holder) wanted(v View) (own pando.Shares, silent string) {
 	living, dead := make([]string, 0, len(v.Hosts)), 0
 	for _, name := range v.Hosts {
 		if v.Dead[string(name)] && name != h.Own {
@@ -203,7 +203,7 @@ func (h *Herald) wanted(v View) (own pando.Shares, silent string) {
 }
 
 // holders returns the rule for some hosts. It is computed once per set of hosts.
-func (h *Herald) holders(living []string) [pando.VIPShares]string {
+func (h *Holder) holders(living []string) [pando.VIPShares]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if key := strings.Join(living, " "); key != h.ruleOf {
@@ -214,7 +214,7 @@ func (h *Herald) holders(living []string) [pando.VIPShares]string {
 
 // step brings the held shares to the newest view. Shares that are granted meanwhile stay away: the
 // asker may have a newer view.
-func (h *Herald) step(ctx context.Context) {
+func (h *Holder) step(ctx context.Context) {
 	h.mu.Lock()
 	h.yielded = pando.Shares{}
 	h.mu.Unlock()
@@ -239,7 +239,7 @@ func (h *Herald) step(ctx context.Context) {
 
 // offer offers shares to the hosts that the rule gives them to. A holder asks for shares only while it
 // lacks them, so two holders would stay two.
-func (h *Herald) offer(ctx context.Context, v View, surplus pando.Shares) {
+func (h *Holder) offer(ctx context.Context, v View, surplus pando.Shares) {
 	now := h.Clock.Now()
 	if now.Before(h.offers) {
 		return
@@ -278,7 +278,7 @@ func (h *Herald) offer(ctx context.Context, v View, surplus pando.Shares) {
 
 // Offered notes shares that another host has, and leaves once this one takes them. The next step
 // takes those that its view gives to this host.
-func (h *Herald) Offered(t pando.VIPTake) {
+func (h *Holder) Offered(t pando.VIPTake) {
 	v := h.Source.View()
 	if t.Segment != v.Segment || t.Host == h.Own {
 		return
@@ -301,7 +301,7 @@ func texts(names []pando.HostName) (out []string) {
 }
 
 // remember keeps hosts that lost their lease. One that is merely cut from the store may answer.
-func (h *Herald) remember(v View) {
+func (h *Holder) remember(v View) {
 	now := h.Clock.Now()
 	for _, o := range v.Others {
 		h.former[o.Name] = formerHost{o, now.Add(formerMax)}
@@ -310,7 +310,7 @@ func (h *Herald) remember(v View) {
 }
 
 // take asks all living hosts for shares, learns their flows and holds the granted shares.
-func (h *Herald) take(ctx context.Context, v View, missing pando.Shares) {
+func (h *Holder) take(ctx context.Context, v View, missing pando.Shares) {
 	refused, why := h.ask(ctx, v, missing)
 	h.mu.Lock()
 	got := missing.Less(refused).Less(h.yielded)
@@ -335,7 +335,7 @@ func (h *Herald) take(ctx context.Context, v View, missing pando.Shares) {
 }
 
 // reason names the hosts without which the rule gives this host its shares.
-func (h *Herald) reason(v View) string {
+func (h *Holder) reason(v View) string {
 	var dead []string
 	for _, name := range v.Hosts {
 		if v.Dead[string(name)] {
@@ -350,7 +350,7 @@ func (h *Herald) reason(v View) string {
 
 // ask asks all living hosts for shares at the same time, and learns their flows. A host of this
 // network that does not answer refuses all: it may answer for them.
-func (h *Herald) ask(
+func (h *Holder) ask(
 	ctx context.Context, v View, s pando.Shares,
 ) (refused pando.Shares, why string) {
 	ctx, cancel := context.WithTimeout(ctx, askWait)
@@ -386,7 +386,7 @@ func (h *Herald) ask(
 
 // learn adds the flows of a host's answer. It returns nil for a host that holds no VIP: its agent
 // has ended, or is of an earlier build.
-func (h *Herald) learn(ctx context.Context, flows []pando.InstanceFlows, err error) error {
+func (h *Holder) learn(ctx context.Context, flows []pando.InstanceFlows, err error) error {
 	if errors.Is(err, pando.ErrNotFound) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil
 	}
@@ -404,7 +404,7 @@ func (h *Herald) learn(ctx context.Context, flows []pando.InstanceFlows, err err
 }
 
 // run does the errands that are due, for the shares that are still held.
-func (h *Herald) run(ctx context.Context, v View) {
+func (h *Holder) run(ctx context.Context, v View) {
 	now := h.Clock.Now()
 	due := slices.Clone(h.later)
 	h.later = slices.DeleteFunc(h.later, func(e errand) bool { return !e.at.After(now) })
@@ -425,7 +425,7 @@ func (h *Herald) run(ctx context.Context, v View) {
 	}
 }
 
-func (h *Herald) announce(s pando.Shares) {
+func (h *Holder) announce(s pando.Shares) {
 	if vips := h.Source.VIPs(s); len(vips) > 0 {
 		if err := h.Announcer.Announce(vips); err != nil {
 			h.Log.Warn("VIPs were not announced; machines find them at their next request",
@@ -436,7 +436,7 @@ func (h *Herald) announce(s pando.Shares) {
 
 // Grant leaves the shares of a take to the asker, and returns those that this host keeps: its view
 // makes it their holder, and the asker's is no newer about its lease.
-func (h *Herald) Grant(t pando.VIPTake) (refused pando.Shares) {
+func (h *Holder) Grant(t pando.VIPTake) (refused pando.Shares) {
 	v := h.Source.View()
 	own, _ := h.wanted(v)
 	if t.Segment == v.Segment && t.Host != h.Own && (!t.Gone || t.At <= v.At) {
@@ -457,7 +457,7 @@ func (h *Herald) Grant(t pando.VIPTake) (refused pando.Shares) {
 }
 
 // Held returns the shares for which this host answers, and the reason of their newest change.
-func (h *Herald) Held() (s pando.Shares, why string) {
+func (h *Holder) Held() (s pando.Shares, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.held, h.why

@@ -1,4 +1,4 @@
-package herald
+package announce
 
 import (
 	"strings"
@@ -13,7 +13,7 @@ import (
 func (o *town) twice() (twice, none int) {
 	for n := range pando.VIPShares {
 		holders := 0
-		for _, r := range o.heralds {
+		for _, r := range o.holders {
 			if s, _ := r.Held(); s.Has(n) {
 				holders++
 			}
@@ -44,13 +44,13 @@ func TestAfterACutEachVIPHasOneHolder(t *testing.T) {
 				o.settle(time.Second)
 				for n, side := range sides {
 					for _, name := range side {
-						o.heralds[name].finds(texts(sides[1-n])...)
+						o.holders[name].finds(texts(sides[1-n])...)
 					}
 				}
 				time.Sleep(4 * time.Second)
 				for _, side := range sides {
 					for _, name := range side {
-						o.heralds[name].finds()
+						o.holders[name].finds()
 					}
 					time.Sleep(700 * time.Millisecond) // the sides do not see it at once
 				}
@@ -74,7 +74,7 @@ func TestASuspendedMachineLeavesItsVIPs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newTown(t, "a", "b")
 				o.settle(time.Second)
-				a, b := o.heralds["a"], o.heralds["b"]
+				a, b := o.holders["a"], o.holders["b"]
 				b.finds("a") // which stands still
 				synctest.Wait()
 				time.Sleep(50 * time.Millisecond)
