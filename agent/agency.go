@@ -8,6 +8,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/seed"
+	"pando.run/pando/agent/self"
+	"pando.run/pando/world"
 )
 
 // newHost returns what the runners of this host share. Its parts exist already.
@@ -62,3 +64,39 @@ func (v runnerView) KeepHere(r *runner.Runner, m pando.MoveMark) { v.a.departure
 func (v runnerView) Landed(r *runner.Runner, m pando.MoveMark) { v.a.arrivals.land(r, m) }
 
 func (v runnerView) HandOver(r *runner.Runner, box pando.Sandbox) { v.a.departures.HandOver(r, box) }
+
+// newSelf returns the API of the instances. Its parts exist already.
+func (a *Agent) newSelf() *self.API {
+	return &self.API{
+		Host: a.Host.Name, Records: a.records, Branches: a.branches, Sandboxes: a.Sandboxes,
+		Steering: a.Steering, Sweeper: a.sweeper, Peers: a.Peers, Control: a.Control, Clock: a.Clock,
+		IDs: a.IDs, Log: a.Log, Spawn: a.spawn, Agent: selfView{a},
+	}
+}
+
+// selfView is the view of this agent for the API of its instances.
+type selfView struct{ a *Agent }
+
+var _ self.Agent = selfView{}
+
+func (v selfView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.runner(i) }
+
+func (v selfView) RunnerIn(_ *world.World, i pando.InstanceID) *runner.Runner {
+	return v.a.crews.runners[i]
+}
+
+func (v selfView) FellowsIn(
+	_ *world.World, r *runner.Runner,
+) (youngest []pando.InstanceStatus, all int) {
+	return v.a.crews.fellows(r)
+}
+
+func (v selfView) Learn(brought []pando.Record) { v.a.learn(brought) }
+
+func (v selfView) Applied(
+	ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision,
+) (missing string, err error) {
+	return v.a.Applied(ctx, of, at)
+}
+
+func (v selfView) MayWrite() error { return v.a.mayWrite() }

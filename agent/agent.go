@@ -30,6 +30,7 @@ import (
 	"pando.run/pando/agent/room"
 	"pando.run/pando/agent/route"
 	"pando.run/pando/agent/runner"
+	"pando.run/pando/agent/self"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/turn"
@@ -120,7 +121,7 @@ const trimWait = 5 * time.Minute
 // Agent runs one host. It serves pando.Self to the instances of the host.
 type Agent struct {
 	Config
-	self       *selfAPI
+	self       *self.API
 	window     *window
 	snapshots  *snapshots
 	departures *departures
@@ -132,7 +133,6 @@ type Agent struct {
 	sweeper    *flows.Sweeper
 	counts     *flows.Counter
 	askReads   *askReads
-	preparer   *preparer
 	renewals   secretsSeen
 	supplier   *supply.Supplier
 	meter      *meter.Meter
@@ -142,7 +142,6 @@ type Agent struct {
 	presence   *presence
 	announce   *announce.Host
 	routes     *route.Host
-	door       door
 	leasesLost atomic.Uint64
 	host       *runner.Host // of the runners
 	work       *work.Reader
@@ -184,7 +183,7 @@ func New(c Config) *Agent {
 	a.routes = route.NewHost(route.HostConfig{Own: c.Host.Name, Routers: c.Routers, Ends: c.Ends,
 		Records: a.records, Tables: a.crews.steering, Peers: c.Peers, Liveness: c.Liveness,
 		Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock, Log: c.Log})
-	a.self, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
+	a.window = &window{a, newSessions(), newLogRoom()}
 	a.snapshots = &snapshots{agent: a, turn: turn.New()}
 	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.running, Clock: c.Clock,
 		IDs: c.IDs, Log: c.Log}
@@ -200,7 +199,7 @@ func New(c Config) *Agent {
 		Peers: c.Peers,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
-	a.host = a.newHost()
+	a.host, a.self = a.newHost(), a.newSelf()
 	return a
 }
 
@@ -238,7 +237,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.routes.Run)
 	a.spawn(a.meter.Run)
 	a.spawn(a.work.Run)
-	a.spawn(knocks{a}.run)
+	a.spawn(a.self.WakeServices)
 	a.spawn(a.branches.TrimOften)
 	a.spawn(a.branches.Tend)
 	if a.room != nil {

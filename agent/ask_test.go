@@ -88,7 +88,7 @@ func TestAnAskStartsOneInstanceWhateverBecomesOfTheAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, func(b *bench) {
 				control.b = b
-				b.agent.Control = &control
+				b.agent.self.Control = &control
 				b.serving("web-1", 1)
 				writes := len(b.registry.History())
 				got := make(chan pando.Intent)

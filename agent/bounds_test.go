@@ -10,7 +10,6 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/wall"
-	"pando.run/pando/scale"
 )
 
 func TestAnAskBeyondThePaceIsNotWritten(t *testing.T) {
@@ -30,42 +29,9 @@ func TestAnAskBeyondThePaceIsNotWritten(t *testing.T) {
 	})
 }
 
-// A service that asks without end is refused with the next step, and no record is written. So is an
-// ask that control refuses: the agent does not write it in control's place.
-func TestAsksBeyondTheRateOfAServiceAreRefused(t *testing.T) {
-	onBench(t, func(b *bench) {
-		b.serving("web-1", 1)
-		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
-		defer cancel()
-		refused := func(want string) {
-			b.Helper()
-			_, err := b.agent.self.Replicate(ctx, "web-1", pando.Ask{})
-			if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), want) ||
-				len(b.world().Intents) > 0 {
-				t.Errorf("want %q: %v, %d asks are written", want, err, len(b.world().Intents))
-			}
-		}
-		for range scale.AsksBurst {
-			b.ok(b.agent.door.admit(web, time.Now()))
-		}
-		refused("ask again in a second")
-		b.pass(100 * time.Millisecond)
-		b.agent.Control = crowded{}
-		refused("too many wait")
-	})
-}
-
-// crowded is a control that refuses every ask.
-type crowded struct{}
-
-func (crowded) Answer(
-	context.Context, pando.Fence, pando.Intent, func(),
-) ([]pando.Record, error) {
-	return nil, fmt.Errorf("ask %w: too many wait", pando.ErrRefused)
-}
-
 // A reason that an instance sends stays on one line and contains no terminal control sequences.
 func TestReasonsAreOneLine(t *testing.T) {
+	const reasonBytesMax = 400
 	forged := "load\n12:00:00 deploy operator: all is well\r\x1b[2J\x1b]0;x\a\u202e\xff" +
 		strings.Repeat("ä", reasonBytesMax)
 	onBench(t, func(b *bench) {

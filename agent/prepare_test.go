@@ -78,7 +78,7 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 		b.atHome(nil)
 		b.serving("web-1", 1)
 		var proposed pando.InstanceID
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			proposed = i.Instance
 			b.prepared(proposed)
 			if n := len(b.sandboxes.All()); n != 1 {
@@ -115,8 +115,9 @@ func TestThePreparedInstanceHasTheRoleThatControlGives(t *testing.T) {
 			b.atHome(nil)
 			b.fromZero()
 			var prepared pando.SandboxSpec
-			b.agent.supplier.Sandboxes = noting{b.sandboxes, &prepared}
-			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			front := noting{b.sandboxes, &prepared}
+			b.agent.self.Sandboxes, b.agent.supplier.Sandboxes = front, front
+			b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				return b.grantAs(ctx, i, 0, i.Instance)
 			})
 			if want == pando.RoleFirst {
@@ -150,8 +151,9 @@ func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
 		b.atHome(nil)
 		b.serving("web-1", 1)
 		let := make(chan struct{})
-		b.agent.supplier.Sandboxes = late{b.sandboxes, let}
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		front := late{b.sandboxes, let}
+		b.agent.self.Sandboxes, b.agent.supplier.Sandboxes = front, front
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			return b.grantAs(ctx, i, 0, i.Instance)
 		})
 		_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
@@ -168,7 +170,7 @@ func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
 func TestNothingIsPreparedBeforeTheAskIsOnItsWay(t *testing.T) {
 	ask := func(b *bench, h hearing) {
 		b.Helper()
-		b.agent.Control = h
+		b.agent.self.Control = h
 		if _, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
 			b.Error(err)
 		}
@@ -231,7 +233,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 				b.atHome(nil)
 				b.serving("web-1", 1)
 				var proposed []pando.InstanceID
-				b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+				b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 					proposed = append(proposed, i.Instance)
 					return decide(ctx, b, i)
 				})
@@ -244,7 +246,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 				}
 				ask()
 				ask()
-				time.Sleep(vainWait)
+				time.Sleep(time.Second)
 				if ask(); len(proposed) != 3 || proposed[0] == "" || proposed[1] != "" {
 					t.Errorf("proposed were %q, want one at first, and none a moment later", proposed)
 				}
@@ -285,7 +287,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 			b.serving("web-1", 1)
 			b.reserve("web-2")
 			b.paused("web-2", true)
-			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				b.paused("web-2", false)
 				for range 3 {
 					if who, _ := b.steering.Open(web); who != "web-1" {
@@ -313,7 +315,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 				return
 			}
 			b.phase("web-2", pando.PhaseWarm)
-			b.agent.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
+			b.agent.self.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
 				b.paused("web-2", true) // one has just been refused
 				return nil, pando.ErrStoreFull
 			})
@@ -356,7 +358,7 @@ func TestNothingIsPreparedThatWillNotBeStarted(t *testing.T) {
 			onBench(t, func(b *bench) {
 				b.serving("web-1", 1)
 				set(b)
-				b.agent.Control = deciding(func(_ context.Context, i pando.Intent) ([]pando.Record, error) {
+				b.agent.self.Control = deciding(func(_ context.Context, i pando.Intent) ([]pando.Record, error) {
 					if i.Instance != "" {
 						t.Errorf("%s was proposed", i.Instance)
 					}

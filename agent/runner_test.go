@@ -247,7 +247,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 			faults int
 			want   []pando.HostName
 		}{{"web-1", -1, []pando.HostName{"h1"}}, {"web-2", 0, nil}} {
-			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				now := time.Now()
 				o := b.world().Instances[c.id].V.Become(pando.PhaseDraining, now, "test")
 				o.Halt = i.ID
@@ -284,7 +284,7 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 			synctest.Wait()
 		}
 		write(older)
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			i = i.Become(pando.IntentGranted, time.Now(), "test")
 			at, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i}})
 			value, encoding := world.Encode(i)

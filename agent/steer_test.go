@@ -24,7 +24,7 @@ func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 		b.steering.Fail("Publish", -1)
 		b.drain("web-1", false)
 		at := b.world().Endpoints[web].Modified
-		within, cancel := context.WithTimeout(b.ctx, ackWait)
+		within, cancel := context.WithTimeout(b.ctx, 700*time.Millisecond)
 		defer cancel()
 		if _, err := b.agent.Applied(within, onlyWeb, at); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a host that steers as before acknowledges: %v", err)

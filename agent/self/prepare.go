@@ -1,4 +1,4 @@
-package agent
+package self
 
 import (
 	"context"
@@ -25,50 +25,46 @@ type preparation struct {
 
 var nothing = preparation{begin: func() {}, settle: func() {}}
 
-// preparer does the work of likely grants ahead of the answers.
-type preparer struct {
-	a    *Agent
+// vainStarts are the services whose preparations were discarded unused.
+type vainStarts struct {
 	mu   sync.Mutex
-	vain map[pando.ServiceKey]time.Time // when a preparation was last discarded unused
+	last map[pando.ServiceKey]time.Time
 }
 
-func newPreparer(a *Agent) *preparer {
-	return &preparer{a: a, vain: map[pando.ServiceKey]time.Time{}}
-}
-
-// wasVain notes that a preparation of a service was discarded unused.
-func (p *preparer) wasVain(s pando.ServiceKey) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := p.a.Clock.Now()
-	maps.DeleteFunc(p.vain, func(_ pando.ServiceKey, at time.Time) bool {
+// note notes that a preparation of a service was discarded unused.
+func (v *vainStarts) note(s pando.ServiceKey, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.last == nil {
+		v.last = map[pando.ServiceKey]time.Time{}
+	}
+	maps.DeleteFunc(v.last, func(_ pando.ServiceKey, at time.Time) bool {
 		return now.Sub(at) >= vainWait
 	})
-	p.vain[s] = now
+	v.last[s] = now
 }
 
-// isVain reports whether an unused preparation of a service was discarded within vainWait.
-func (p *preparer) isVain(s pando.ServiceKey, now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	vain, ok := p.vain[s]
-	return ok && now.Sub(vain) < vainWait
+// isRecent reports whether an unused preparation of a service was discarded within vainWait.
+func (v *vainStarts) isRecent(s pando.ServiceKey, now time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at, ok := v.last[s]
+	return ok && now.Sub(at) < vainWait
 }
 
 // prepare returns the work that a likely grant needs: waking an instance in reserve, or loading a
 // new program if none is in reserve. It predicts control's decision from the records of this host.
 // The intent proposes the name of a new instance.
-func (p *preparer) prepare(i *pando.Intent) preparation {
-	a := p.a
-	a.records.Lock()
-	defer a.records.Unlock()
-	svc, now := a.records.World.Services[i.Service].V, a.Clock.Now()
-	home := svc.Home == a.Host.Name && !svc.Removing && svc.Target == svc.Current
-	if a.Control == nil || !home || p.isVain(i.Service, now) {
+func (s *API) prepare(i *pando.Intent) preparation {
+	s.Records.Lock()
+	defer s.Records.Unlock()
+	svc, now := s.Records.World.Services[i.Service].V, s.Clock.Now()
+	home := svc.Home == s.Host && !svc.Removing && svc.Target == svc.Current
+	if s.Control == nil || !home || s.vain.isRecent(i.Service, now) {
 		return nothing
 	}
-	all := a.records.World.Of(i.Service)
-	spec, ok := a.records.World.SpecOf(i.Service, svc.Current)
+	all := s.Records.World.Of(i.Service)
+	spec, ok := s.Records.World.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
 	// Control chooses the volumes of an instance, and gives it its secrets. A config may have those.
 	// An instance that continues a seed starts no program, and a runtime of the host loads none.
@@ -78,28 +74,28 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 		return nothing
 	}
 	for _, o := range all {
-		r := a.crews.runners[o.ID]
+		r := s.Agent.RunnerIn(s.Records.World, o.ID)
 		if o.Phase == pando.PhaseWarm && o.Revision == svc.Current && r != nil {
-			return p.call(r)
+			return s.callReserve(r)
 		}
 		switch o.Phase {
 		case pando.PhaseWarm, pando.PhasePlaced, pando.PhaseStarting:
 			return nothing // the ask may get this one soon
 		}
 	}
-	i.Instance = a.IDs.Instance(i.Service.Name)
-	return p.load(pando.SandboxSpec{
+	i.Instance = s.IDs.Instance(i.Service.Name)
+	return s.loadProgram(pando.SandboxSpec{
 		Instance: pando.Instance{
-			ID: i.Instance, Service: i.Service, Host: a.Host.Name, Revision: svc.Current,
+			ID: i.Instance, Service: i.Service, Host: s.Host, Revision: svc.Current,
 			Role: budget.Count.NextRole(),
 		},
 		Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
 	})
 }
 
-// call wakes an instance in reserve. It takes no flows before it is claimed. An unclaimed one
-// sleeps again.
-func (p *preparer) call(r *runner.Runner) preparation {
+// callReserve wakes an instance in reserve. It takes no flows before it is claimed. An unclaimed
+// one sleeps again.
+func (s *API) callReserve(r *runner.Runner) preparation {
 	begun := false
 	return preparation{
 		begin: func() {
@@ -111,50 +107,50 @@ func (p *preparer) call(r *runner.Runner) preparation {
 				return
 			}
 			if r.Status().Instance.Phase == pando.PhaseWarm {
-				p.wasVain(r.Service)
+				s.vain.note(r.Service, s.Clock.Now())
 			}
 			r.ExpectAsk(-1)
 		},
 	}
 }
 
-// load does the part of a start that leaves no trace. It loads the program, which runs its first
-// instruction after this host receives the placement.
-func (p *preparer) load(s pando.SandboxSpec) preparation {
-	a, id := p.a, s.Instance.ID
+// loadProgram does the part of a start that leaves no trace. It loads the program, which runs its
+// first instruction after this host receives the placement.
+func (s *API) loadProgram(box pando.SandboxSpec) preparation {
+	id := box.Instance.ID
 	var done chan struct{} // nil: not begun
 	granted := false       // guarded by the agent's lock
 	return preparation{
 		begin: func() {
 			done = make(chan struct{})
-			a.spawn(func(ctx context.Context) {
+			s.Spawn(func(ctx context.Context) {
 				defer close(done)
-				if err := a.supplier.Sandboxes.Prepare(ctx, s); err != nil {
-					a.Log.Debug("a start is not prepared", "instance", id, "error", err)
+				if err := s.Sandboxes.Prepare(ctx, box); err != nil {
+					s.Log.Debug("a start is not prepared", "instance", id, "error", err)
 					return
 				}
 				failpoint.Hit("replicate prepared")
-				a.records.Lock()
-				r := a.crews.runners[id]
+				s.Records.Lock()
+				r := s.Agent.RunnerIn(s.Records.World, id)
 				late := r != nil && r.Shown.Begun || r == nil && granted
-				a.records.Unlock()
+				s.Records.Unlock()
 				if late { // no start will take this preparation
-					a.supplier.Sandboxes.Discard(id)
+					s.Sandboxes.Discard(id)
 				}
 			})
 		},
 		settle: func() {
-			a.records.Lock()
-			_, granted = a.records.World.Instances[id]
+			s.Records.Lock()
+			_, granted = s.Records.World.Instances[id]
 			unused := !granted && done != nil
-			a.records.Unlock()
+			s.Records.Unlock()
 			if !unused {
 				return
 			}
-			p.wasVain(s.Instance.Service)
-			a.spawn(func(context.Context) {
+			s.vain.note(box.Instance.Service, s.Clock.Now())
+			s.Spawn(func(context.Context) {
 				<-done
-				a.supplier.Sandboxes.Discard(id)
+				s.Sandboxes.Discard(id)
 			})
 		},
 	}

@@ -1,4 +1,4 @@
-package agent
+package self
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const (
 )
 
 // Replicate implements pando.Self.
-func (s *selfAPI) Replicate(
+func (s *API) Replicate(
 	ctx context.Context, i pando.InstanceID, ask pando.Ask,
 ) (pando.Intent, error) {
 	r, intent, err := s.ask(ctx, i, pando.VerbReplicate, ask)
@@ -44,7 +44,7 @@ func (s *selfAPI) Replicate(
 }
 
 // Halt implements pando.Self.
-func (s *selfAPI) Halt(
+func (s *API) Halt(
 	ctx context.Context, i pando.InstanceID, ask pando.Ask,
 ) (pando.HaltResult, error) {
 	r, intent, err := s.ask(ctx, i, pando.VerbHalt, ask)
@@ -66,12 +66,12 @@ func (s *selfAPI) Halt(
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
 	}
-	s.a.records.Lock()
+	s.Records.Lock()
 	var hosts []pando.Host
-	for _, h := range s.a.records.World.Hosts {
+	for _, h := range s.Records.World.Hosts {
 		hosts = append(hosts, h.V)
 	}
-	s.a.records.Unlock()
+	s.Records.Unlock()
 	missing := s.acknowledged(ctx, hosts, []pando.ServiceKey{r.Service}, at)
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
 }
@@ -79,13 +79,13 @@ func (s *selfAPI) Halt(
 // halted waits until the endpoints of a service have an instance as leaving, or its runner has
 // ended. It returns their revision, at which every host steers no new flow to the instance.
 // Endpoints without the instance may be older than the instance.
-func (s *selfAPI) halted(
+func (s *API) halted(
 	ctx context.Context, of pando.ServiceKey, i pando.InstanceID,
 ) (at pando.StoreRevision, err error) {
-	err = s.a.records.Wait(ctx, func() bool {
-		e := s.a.records.World.Endpoints[of]
+	err = s.Records.Wait(ctx, func() bool {
+		e := s.Records.World.Endpoints[of]
 		at = e.Modified
-		return s.a.crews.runners[i] == nil || slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
+		return s.Agent.RunnerIn(s.Records.World, i) == nil || slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
 			return t.Instance == i && t.Phase == pando.PhaseDraining
 		})
 	})
@@ -94,17 +94,17 @@ func (s *selfAPI) halted(
 
 // dismiss forgets the intent of an ask that was answered. An intent of an instance here is
 // forgotten at the end of the instance.
-func (s *selfAPI) dismiss(i *pando.Intent) {
-	s.a.records.Lock()
-	defer s.a.records.Unlock()
-	if s.a.crews.runners[i.Instance] == nil {
-		delete(s.a.records.Intents, i.ID)
+func (s *API) dismiss(i *pando.Intent) {
+	s.Records.Lock()
+	defer s.Records.Unlock()
+	if s.Agent.RunnerIn(s.Records.World, i.Instance) == nil {
+		delete(s.Records.Intents, i.ID)
 	}
 }
 
 // acknowledged waits until every host steers by a revision of the registry. It returns the hosts
 // without an acknowledgement.
-func (s *selfAPI) acknowledged(
+func (s *API) acknowledged(
 	ctx context.Context, hosts []pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
 ) []pando.HostName {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
@@ -116,12 +116,12 @@ func (s *selfAPI) acknowledged(
 	answers := make(chan answer, len(hosts))
 	for _, h := range hosts {
 		go func() {
-			if h.Name == s.a.Host.Name {
-				_, err := s.a.Applied(ctx, of, at)
+			if h.Name == s.Host {
+				_, err := s.Agent.Applied(ctx, of, at)
 				answers <- answer{h.Name, err}
 				return
 			}
-			_, err := s.a.Peers.Applied(ctx, h, of, at)
+			_, err := s.Peers.Applied(ctx, h, of, at)
 			answers <- answer{h.Name, err}
 		}()
 	}
@@ -135,32 +135,32 @@ func (s *selfAPI) acknowledged(
 }
 
 // ask writes the request of an instance. Each instance may have one outstanding request.
-func (s *selfAPI) ask(
+func (s *API) ask(
 	ctx context.Context, i pando.InstanceID, verb pando.Verb, ask pando.Ask,
 ) (*runner.Runner, pando.Intent, error) {
-	r, err := s.a.crews.runner(i)
+	r, err := s.Agent.Runner(i)
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
 	inputs, err := inputsOf(ask)
 	if err == nil {
-		err = r.Caller.Paced(ctx, s.a.Clock)
+		err = r.Caller.Paced(ctx, s.Clock)
 	}
 	if err == nil {
-		err = s.a.door.admit(r.Service, s.a.Clock.Now())
+		err = s.door.admit(r.Service, s.Clock.Now())
 	}
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
 	intent := r.NewIntent(verb, inputs)
-	intent = intent.Become(pando.IntentAsked, s.a.Clock.Now(), reasonOf(ask))
+	intent = intent.Become(pando.IntentAsked, s.Clock.Now(), reasonOf(ask))
 	if verb == pando.VerbHalt {
 		intent.Instance = i
 	}
 	ahead := nothing
 	intent, ok := r.Caller.Begin(func() pando.Intent {
 		if verb == pando.VerbReplicate {
-			ahead = s.a.preparer.prepare(&intent)
+			ahead = s.prepare(&intent)
 		}
 		return intent
 	})
@@ -186,21 +186,21 @@ func (s *selfAPI) ask(
 // submit makes an ask durable. If control is in reach, it writes the ask together with its answer.
 // Otherwise submit writes the ask alone, and the watch brings the answer. A lost answer is in the
 // store, where the second write collides with it. Control calls sent once the ask is on its way.
-func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error {
-	if s.a.Control != nil {
+func (s *API) submit(ctx context.Context, i pando.Intent, sent func()) error {
+	if s.Control != nil {
 		call, cancel := context.WithTimeout(ctx, answerWaitMax)
-		records, err := s.a.Control.Answer(call, s.a.records.Fence(), i, sent)
+		records, err := s.Control.Answer(call, s.Records.Fence(), i, sent)
 		cancel()
 		switch {
 		case err == nil:
-			s.a.learn(records)
+			s.Agent.Learn(records)
 			return nil
 		case errors.Is(err, pando.ErrStoreFull), errors.Is(err, pando.ErrFenced),
 			errors.Is(err, pando.ErrRefused), ctx.Err() != nil:
 			return err
 		}
 	}
-	_, err := s.a.records.Commit(ctx, pando.Txn{
+	_, err := s.Records.Commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrConflict) {
@@ -213,33 +213,33 @@ func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error
 func answered(i pando.Intent) bool { return i.State != pando.IntentAsked }
 
 // awaitIntent waits until want accepts an intent.
-func (s *selfAPI) awaitIntent(
+func (s *API) awaitIntent(
 	ctx context.Context, i pando.Intent, want func(pando.Intent) bool,
 ) (pando.Intent, error) {
 	look := func() bool {
-		v, ok := s.a.records.Intents[i.ID]
+		v, ok := s.Records.Intents[i.ID]
 		if !ok {
 			return false
 		}
 		i = v.V
 		return want(i)
 	}
-	s.a.records.Lock()
+	s.Records.Lock()
 	done := look()
-	s.a.records.Unlock()
+	s.Records.Unlock()
 	if done {
 		return i, nil
 	}
-	defer s.a.records.FollowIntent(ctx, i)()
-	err := s.a.records.Wait(ctx, look)
+	defer s.Records.FollowIntent(ctx, i)()
+	err := s.Records.Wait(ctx, look)
 	return i, err
 }
 
 // Die implements pando.Self.
-func (s *selfAPI) Die(
+func (s *API) Die(
 	ctx context.Context, i pando.InstanceID, ask pando.Ask,
 ) (pando.Intent, error) {
-	r, err := s.a.crews.runner(i)
+	r, err := s.Agent.Runner(i)
 	if err != nil {
 		return pando.Intent{}, err
 	}
