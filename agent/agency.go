@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/move"
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/seed"
 	"pando.run/pando/agent/self"
@@ -52,7 +53,7 @@ func (v runnerView) LeaveBy() time.Time { return v.a.leavesBy() }
 func (v runnerView) TakeSeed(
 	ctx context.Context, r *runner.Runner, plain bool, resumed func(),
 ) (pando.SealedSnapshot, error) {
-	return v.a.snapshots.take(ctx, r, taking{seed: true, plain: plain, resumed: resumed})
+	return v.a.snapshots.Take(ctx, r, move.Taking{Seed: true, Plain: plain, Resumed: resumed})
 }
 
 func (v runnerView) Departs(i pando.InstanceID, m pando.Move) { v.a.departures.Departs(i, m) }
@@ -61,7 +62,7 @@ func (v runnerView) Stays(i pando.InstanceID) { v.a.departures.Stays(i) }
 
 func (v runnerView) KeepHere(r *runner.Runner, m pando.MoveMark) { v.a.departures.KeepHere(r, m) }
 
-func (v runnerView) Landed(r *runner.Runner, m pando.MoveMark) { v.a.arrivals.land(r, m) }
+func (v runnerView) Landed(r *runner.Runner, m pando.MoveMark) { v.a.arrivals.Land(r, m) }
 
 func (v runnerView) HandOver(r *runner.Runner, box pando.Sandbox) { v.a.departures.HandOver(r, box) }
 
@@ -100,3 +101,26 @@ func (v selfView) Applied(
 }
 
 func (v selfView) MayWrite() error { return v.a.mayWrite() }
+
+// newMoves returns what the moves and the snapshots of this host share. Its parts exist already.
+func (a *Agent) newMoves() *move.Host {
+	return &move.Host{
+		Name: a.Host.Name, Records: a.records, Branches: a.branches, Supplier: a.supplier,
+		Seeds: a.host.Seeds, Tables: a.crews.steering, Steering: a.Steering, Payments: a.payments,
+		Peers: a.Peers, Registry: a.Registry, Clock: a.Clock, Log: a.Log, Spawn: a.spawn,
+		Agent: moveView{a},
+	}
+}
+
+// moveView is the view of this agent for its moves.
+type moveView struct{ a *Agent }
+
+var _ move.Agent = moveView{}
+
+func (v moveView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.runner(i) }
+
+func (v moveView) Rescope(_ *world.World, s pando.ServiceKey) { v.a.scope.rescope(s) }
+
+func (v moveView) RemoveSandbox(ctx context.Context, box pando.Sandbox) {
+	v.a.removeStranger(ctx, box)
+}

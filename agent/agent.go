@@ -25,6 +25,7 @@ import (
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/flows"
 	"pando.run/pando/agent/meter"
+	"pando.run/pando/agent/move"
 	"pando.run/pando/agent/outbound"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
@@ -33,7 +34,6 @@ import (
 	"pando.run/pando/agent/self"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
-	"pando.run/pando/agent/turn"
 	"pando.run/pando/agent/work"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
@@ -123,9 +123,9 @@ type Agent struct {
 	Config
 	self       *self.API
 	window     *window
-	snapshots  *snapshots
-	departures *departures
-	arrivals   *arrivals
+	snapshots  *move.Snapshots
+	departures *move.Departures
+	arrivals   *move.Arrivals
 	records    *records.Records
 	crews      *crews
 	anchor     *anchor.Anchor // its Registry
@@ -184,11 +184,9 @@ func New(c Config) *Agent {
 		Records: a.records, Tables: a.crews.steering, Peers: c.Peers, Liveness: c.Liveness,
 		Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock, Log: c.Log})
 	a.window = &window{a, newSessions(), newLogRoom()}
-	a.snapshots = &snapshots{agent: a, turn: turn.New()}
 	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.running, Clock: c.Clock,
 		IDs: c.IDs, Log: c.Log}
 	a.counts, a.askReads = flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
-	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
 		Path: c.Path, Queues: c.Queues,
@@ -200,6 +198,8 @@ func New(c Config) *Agent {
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
 	a.host, a.self = a.newHost(), a.newSelf()
+	m := a.newMoves()
+	a.departures, a.arrivals, a.snapshots = move.NewDepartures(m), move.NewArrivals(m), move.NewSnapshots(m)
 	return a
 }
 
@@ -217,7 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, b := range boxes {
 		if m, comes := b.Arriving(); comes {
 			a.records.Lock()
-			a.arrivals.found(b, m)
+			a.arrivals.Found(a.records.World, b, m)
 			a.records.Unlock()
 			continue
 		}

@@ -39,6 +39,7 @@ type bench struct {
 	stop      func()
 	disk      pando.Disk
 	outbound  pando.Outbound
+	change    func(*Config) // of the next agents; nil: none
 }
 
 // onBench runs a test in a bubble, on a host with a service of one revision.
@@ -85,7 +86,7 @@ func (b *bench) start() {
 	if b.through != nil {
 		registry = b.through
 	}
-	b.agent = New(Config{
+	c := Config{
 		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry,
 		Sightings: b.sightings, Sandboxes: b.sandboxes,
 		Steering: steering, Liveness: b.liveness, Worked: b.worked,
@@ -94,7 +95,11 @@ func (b *bench) start() {
 		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
 		Log:   slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
-	})
+	}
+	if b.change != nil {
+		b.change(&c)
+	}
+	b.agent = New(c)
 	ended := make(chan error)
 	go func() { ended <- b.agent.Run(ctx) }()
 	b.stop = func() { cancel(); <-ended }

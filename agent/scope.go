@@ -94,8 +94,8 @@ func (f *scope) survey(fixed []pando.Record) {
 	for s := range f.a.crews.of {
 		f.mine[s] = true
 	}
-	for _, n := range f.a.arrivals.all {
-		f.mine[n.move.Instance.Service] = true
+	for _, s := range f.a.arrivals.Services(f.a.records.World) {
+		f.mine[s] = true
 	}
 	for s, e := range w.Endpoints {
 		if f.named(e.V) {
@@ -116,7 +116,7 @@ func (f *scope) named(e pando.Endpoints) bool {
 
 // rescope decides whether a service concerns this host after a change. The caller holds the lock.
 func (f *scope) rescope(s pando.ServiceKey) {
-	mine := f.kept[s] || f.a.arrivals.expects(s) || f.a.records.World.Keepers[s].V.Holds(f.a.Host.Name) ||
+	mine := f.kept[s] || f.a.arrivals.Expects(f.a.records.World, s) || f.a.records.World.Keepers[s].V.Holds(f.a.Host.Name) ||
 		len(f.a.crews.of[s]) > 0 || f.named(f.a.records.World.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:

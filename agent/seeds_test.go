@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -110,11 +109,13 @@ func (b *bench) nursery() *nursery {
 }
 
 func (b *bench) useNursery(n *nursery) {
-	b.agent.supplier.Sandboxes, b.agent.supplier.Images, b.agent.supplier.Snapshots = n, n, n
-	b.agent.host.Seeds = seed.New(n, slog.New(slog.DiscardHandler))
-	b.agent.supplier.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
-		return snapshotKeys, nil
+	b.change = func(c *Config) {
+		c.Sandboxes, c.Images, c.SnapshotStore = n, n, n
+		c.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+			return snapshotKeys, nil
+		}
 	}
+	b.restart()
 }
 
 // decided waits for a decision about the seeds that contains a text.
@@ -174,7 +175,6 @@ func TestANewAgentFindsTheSeeds(t *testing.T) {
 		b.serving("web-1", 2)
 		b.decided("new instances continue it")
 		b.restart()
-		b.useNursery(n)
 		b.place("web-2", 2)
 		b.phase("web-2", pando.PhaseInRotation)
 		if b.from("web-2") != n.kept[0].Digest || n.frozen != 1 {

@@ -41,11 +41,11 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
 	for _, r := range a.crews.of[s] {
-		if e, ok := r.StatusIn(a.records.World).Endpoint(); ok && !a.departures.left(all.V, r) {
+		if e, ok := r.StatusIn(a.records.World).Endpoint(); ok && !a.departures.HasLeft(a.records.World, all.V, r) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
-	coming := a.arrivals.endpoints(s)
+	coming := a.arrivals.Endpoints(a.records.World, s)
 	out.Endpoints = append(out.Endpoints, coming...)
 	if a.Host.Tunnel && isSpread(svc.V, all.V) {
 		find := a.presence.leavingOut(all.V, out.Endpoints, t.find)

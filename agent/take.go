@@ -178,7 +178,7 @@ func (a *Agent) see(i pando.Instance) bool {
 	}
 	if !known {
 		box := a.found[i.ID]
-		if b := a.arrivals.take(i.ID); b != nil {
+		if b := a.arrivals.Take(a.records.World, i.ID); b != nil {
 			box = b
 		}
 		r = runner.New(a.host, i, box, a.askReads.seq.Add(1))

@@ -1,4 +1,4 @@
-package agent
+package move
 
 import (
 	"cmp"
@@ -14,9 +14,10 @@ import (
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/turn"
 	"pando.run/pando/test/failpoint"
+	"pando.run/pando/world"
 )
 
-// departures sends instances of this host to other hosts, one at a time.
+// Departures sends instances of this host to other hosts, one at a time.
 //
 //	mark in the record ──► stop, send ──► it waits there ──► record there: remove it here
 //	                           │                │
@@ -25,14 +26,15 @@ import (
 //
 // Control gives the instance to the other host only while its record here has the mark. So this
 // host continues a program only after it has taken the mark away, or if it never answered control.
-type departures struct {
-	a    *Agent
+type Departures struct {
+	host *Host
 	turn turn.Turn
 	to   map[pando.InstanceID]pando.Move // the lock of the records guards it
 }
 
-func newDepartures(a *Agent) *departures {
-	return &departures{a: a, turn: turn.New(), to: map[pando.InstanceID]pando.Move{}}
+// NewDepartures returns the departures from a host.
+func NewDepartures(h *Host) *Departures {
+	return &Departures{host: h, turn: turn.New(), to: map[pando.InstanceID]pando.Move{}}
 }
 
 // switchWaitMax is how long a stopped program waits for control to give it to the other host.
@@ -42,8 +44,8 @@ const switchWaitMax = 3 * time.Second
 const handWaitMax = 5 * time.Second
 
 // Depart implements pando.HostAgent.
-func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, error) {
-	r, err := d.a.crews.runner(m.Instance.ID)
+func (d *Departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, error) {
+	r, err := d.host.Agent.Runner(m.Instance.ID)
 	if err != nil {
 		return pando.Arrival{}, err
 	}
@@ -59,8 +61,8 @@ func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, e
 		d.stay(r, m, false)
 		return out, fmt.Errorf("move %s: %w", r.ID, err)
 	}
-	d.a.spawn(func(ctx context.Context) {
-		timer, stop := d.a.Clock.After(switchWaitMax)
+	d.host.Spawn(func(ctx context.Context) {
+		timer, stop := d.host.Clock.After(switchWaitMax)
 		defer stop()
 		select {
 		case <-ctx.Done():
@@ -74,8 +76,8 @@ func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, e
 }
 
 // begin marks the instance durably.
-func (d *departures) begin(ctx context.Context, r *runner.Runner, m pando.Move) error {
-	merged, err := d.a.branches.Merged(ctx, r.Service, r.ID)
+func (d *Departures) begin(ctx context.Context, r *runner.Runner, m pando.Move) error {
+	merged, err := d.host.Branches.Merged(ctx, r.Service, r.ID)
 	switch {
 	case errors.Is(err, branch.ErrNoState):
 	case err != nil:
@@ -96,7 +98,7 @@ func (d *departures) begin(ctx context.Context, r *runner.Runner, m pando.Move) 
 }
 
 // send stops the program and sends it to the other host.
-func (d *departures) send(
+func (d *Departures) send(
 	ctx context.Context, r *runner.Runner, m pando.Move,
 ) (out pando.Arrival, err error) {
 	box := r.Status().Box
@@ -110,30 +112,30 @@ func (d *departures) send(
 	var stopped time.Time
 	var before int64
 	left := make(chan error, 1)
-	d.a.spawn(func(context.Context) {
+	d.host.Spawn(func(context.Context) {
 		err := box.Leave(ctx, counted, func() error {
 			if err := r.AnnounceSnapshot(ctx); err != nil {
 				return err
 			}
-			stopped, before = d.a.Clock.Now(), counted.n.Load()
+			stopped, before = d.host.Clock.Now(), counted.n.Load()
 			return nil
 		})
 		left <- err // before the other side learns of it
 		w.CloseWithError(err)
 	})
-	out, err = d.a.Peers.Carry(ctx, m.To, m.ID, in)
+	out, err = d.host.Peers.Carry(ctx, m.To, m.ID, in)
 	err = causeOf(err, left, func() { in.CloseWithError(errTakesNoMore) })
 	out.Bytes = counted.n.Load()
 	out.StoppedBytes = out.Bytes - before
-	out.StoppedSeconds = d.a.Clock.Now().Sub(stopped).Seconds()
+	out.StoppedSeconds = d.host.Clock.Now().Sub(stopped).Seconds()
 	return out, err
 }
 
 // errTakesNoMore ends the sending side after the receiving one has ended.
 var errTakesNoMore = errors.New("the other host takes no more")
 
-// causeOf returns the error of the side of a transfer that failed first. received is the error of the
-// receiving side, and left delivers that of the sending side; stop ends the sending side.
+// causeOf returns the error of the side of a transfer that failed first. received is the error of
+// the receiving side, and left delivers that of the sending side; stop ends the sending side.
 func causeOf(received error, left <-chan error, stop func()) error {
 	select {
 	case sent := <-left: // it ended before the answer of the receiving side came
@@ -164,8 +166,8 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 // stay takes the mark away and continues the program here. answered: control may have given the
 // instance to the other host, so the program continues only after the mark is gone. It returns
 // without an effect if control has.
-func (d *departures) stay(r *runner.Runner, m pando.Move, answered bool) {
-	d.a.spawn(func(ctx context.Context) {
+func (d *Departures) stay(r *runner.Runner, m pando.Move, answered bool) {
+	d.host.Spawn(func(ctx context.Context) {
 		r.Stay()
 		if !answered {
 			d.resume(ctx, r)
@@ -175,13 +177,13 @@ func (d *departures) stay(r *runner.Runner, m pando.Move, answered bool) {
 			if err == nil {
 				break
 			}
-			d.a.Log.Warn("an instance waits to stay: the store does not answer", "instance", r.ID,
+			d.host.Log.Warn("an instance waits to stay: the store does not answer", "instance", r.ID,
 				"error", err)
-			if pando.Sleep(ctx, d.a.Clock, wait) != nil {
+			if pando.Sleep(ctx, d.host.Clock, wait) != nil {
 				return
 			}
 		}
-		if d.a.records.Record(r.ID).Modified == 0 {
+		if d.host.Records.Record(r.ID).Modified == 0 {
 			return // it is on the other host
 		}
 		if answered {
@@ -189,41 +191,41 @@ func (d *departures) stay(r *runner.Runner, m pando.Move, answered bool) {
 		}
 		r.Resumed()
 		if m.To.Name != "" {
-			_ = d.a.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
+			_ = d.host.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
 		}
 	})
 }
 
 // unmark writes the record without the mark, unless the record is gone.
-func (d *departures) unmark(ctx context.Context, r *runner.Runner) error {
+func (d *Departures) unmark(ctx context.Context, r *runner.Runner) error {
 	for {
 		if err := r.Flush(ctx); err != nil {
 			return err
 		}
-		v := d.a.records.Record(r.ID)
+		v := d.host.Records.Record(r.ID)
 		if v.Modified == 0 || v.V.Move == nil {
 			return nil
 		}
-		if err := d.a.records.AwaitChange(ctx, d.a.records.News(), runner.RetryWait); err != nil {
+		if err := d.host.Records.AwaitChange(ctx, d.host.Records.News(), runner.RetryWait); err != nil {
 			return err
 		}
 	}
 }
 
-func (d *departures) resume(ctx context.Context, r *runner.Runner) {
+func (d *Departures) resume(ctx context.Context, r *runner.Runner) {
 	if box := r.Status().Box; box != nil {
 		if err := box.Resume(ctx); err != nil {
-			d.a.Log.Error("continue an instance that stays", "instance", r.ID, "error", err)
+			d.host.Log.Error("continue an instance that stays", "instance", r.ID, "error", err)
 		}
 	}
 }
 
 // HandOver sends the packets that came for a program after it stopped to its new host.
-func (d *departures) HandOver(r *runner.Runner, box pando.Sandbox) {
-	d.a.records.Lock()
+func (d *Departures) HandOver(r *runner.Runner, box pando.Sandbox) {
+	d.host.Records.Lock()
 	m, ok := d.to[r.ID]
 	delete(d.to, r.ID)
-	d.a.records.Unlock()
+	d.host.Records.Unlock()
 	if !ok {
 		return // the sandbox counts them
 	}
@@ -231,24 +233,24 @@ func (d *departures) HandOver(r *runner.Runner, box pando.Sandbox) {
 	if len(packets) == 0 {
 		return
 	}
-	d.a.spawn(func(ctx context.Context) {
+	d.host.Spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handWaitMax)
 		defer cancel()
-		if err := d.a.Peers.Hand(ctx, m.To, m.ID, packets); err != nil {
-			d.a.Log.Warn("packets for an instance that left are lost; their senders repeat them",
+		if err := d.host.Peers.Hand(ctx, m.To, m.ID, packets); err != nil {
+			d.host.Log.Warn("packets for an instance that left are lost; their senders repeat them",
 				"instance", r.ID, "packets", len(packets), "error", err)
 		}
 	})
 }
 
 // Moving implements pando.HostAgent.
-func (d *departures) Moving(_ context.Context, id string) (bool, error) {
-	d.a.records.Lock()
-	defer d.a.records.Unlock()
-	if d.a.records.World.Seen == 0 {
+func (d *Departures) Moving(_ context.Context, id string) (bool, error) {
+	d.host.Records.Lock()
+	defer d.host.Records.Unlock()
+	if d.host.Records.World.Seen == 0 {
 		return false, fmt.Errorf("%w: this agent has no records yet", pando.ErrNotReady)
 	}
-	for _, v := range d.a.records.World.On(d.a.Host.Name) {
+	for _, v := range d.host.Records.World.On(d.host.Name) {
 		if v.Move != nil && v.Move.ID == id {
 			return true, nil
 		}
@@ -256,36 +258,37 @@ func (d *departures) Moving(_ context.Context, id string) (bool, error) {
 	return false, nil
 }
 
-// left reports whether an instance of this host is on another one by now. The caller holds the
-// lock.
-func (d *departures) left(e pando.Endpoints, r *runner.Runner) bool {
+// HasLeft reports whether an instance of this host is on another one by now.
+func (d *Departures) HasLeft(
+	_ *world.World, e pando.Endpoints, r *runner.Runner,
+) bool {
 	if r.Shown.Instance.Move == nil {
 		return false
 	}
 	for _, t := range e.Seats {
 		if t.Instance == r.ID {
-			return e.HostOf(t) != d.a.Host.Name
+			return e.HostOf(t) != d.host.Name
 		}
 	}
 	return false
 }
 
 // Departs notes the move of an instance, for its late packets.
-func (d *departures) Departs(i pando.InstanceID, m pando.Move) {
-	d.a.records.Lock()
-	defer d.a.records.Unlock()
+func (d *Departures) Departs(i pando.InstanceID, m pando.Move) {
+	d.host.Records.Lock()
+	defer d.host.Records.Unlock()
 	d.to[i] = m
 }
 
 // Stays forgets the move of an instance.
-func (d *departures) Stays(i pando.InstanceID) {
-	d.a.records.Lock()
-	defer d.a.records.Unlock()
+func (d *Departures) Stays(i pando.InstanceID) {
+	d.host.Records.Lock()
+	defer d.host.Records.Unlock()
 	delete(d.to, i)
 }
 
 // KeepHere takes the mark of a move from an instance that a former agent marked, unless control has
 // given it to the other host.
-func (d *departures) KeepHere(r *runner.Runner, m pando.MoveMark) {
+func (d *Departures) KeepHere(r *runner.Runner, m pando.MoveMark) {
 	d.stay(r, pando.Move{MoveMark: m}, true)
 }

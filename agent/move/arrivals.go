@@ -1,4 +1,4 @@
-package agent
+package move
 
 import (
 	"cmp"
@@ -13,14 +13,15 @@ import (
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/test/failpoint"
+	"pando.run/pando/world"
 )
 
-// arrivals takes instances that come from other hosts. The program of an arrival is stopped, and
+// Arrivals takes instances that come from other hosts. The program of an arrival is stopped, and
 // the steering of this host finds its connections. It continues when the record of its instance is
 // on this host. It is removed when that can no longer happen.
-type arrivals struct {
-	a   *Agent
-	all map[string]*arrival // by the name of the move; the lock of the records guards all of them
+type Arrivals struct {
+	host *Host
+	all  map[string]*arrival // by the name of the move; the lock of the records guards all of them
 }
 
 // arrival is one move to this host.
@@ -37,7 +38,8 @@ type arrival struct {
 	waited float64 // seconds between complete and landed
 }
 
-func newArrivals(a *Agent) *arrivals { return &arrivals{a: a, all: map[string]*arrival{}} }
+// NewArrivals returns the arrivals at a host.
+func NewArrivals(h *Host) *Arrivals { return &Arrivals{host: h, all: map[string]*arrival{}} }
 
 // Bounds of arrivals.
 const (
@@ -50,33 +52,33 @@ const (
 )
 
 // Expect implements pando.HostAgent.
-func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
-	if v.a.supplier.Snapshots == nil {
+func (v *Arrivals) Expect(_ context.Context, m pando.Move) error {
+	if v.host.Supplier.Snapshots == nil {
 		return fmt.Errorf("%w: this host takes no instance that moves; `pando doctor` there prints why",
 			pando.ErrUnsupported)
 	}
-	v.a.records.Lock()
-	defer v.a.records.UnlockChanged()
-	if m.ID == "" || m.To.Name != v.a.Host.Name {
+	v.host.Records.Lock()
+	defer v.host.Records.UnlockChanged()
+	if m.ID == "" || m.To.Name != v.host.Name {
 		return fmt.Errorf("%w: the move %q leads to host %q", pando.ErrInvalid, m.ID, m.To.Name)
 	}
 	if _, twice := v.all[m.ID]; twice {
 		return fmt.Errorf("%w: the move %s is on its way to host %s", pando.ErrConflict, m.ID,
-			v.a.Host.Name)
+			v.host.Name)
 	}
 	if len(v.all) >= arrivalsMax {
 		return fmt.Errorf("%w: %d instances are on their way to host %s; ask again later",
-			pando.ErrBusy, len(v.all), v.a.Host.Name)
+			pando.ErrBusy, len(v.all), v.host.Name)
 	}
 	n := &arrival{move: m, files: make(chan error, 1)}
 	v.add(n)
-	v.a.spawn(func(ctx context.Context) { // while the program still runs on the other host
+	v.host.Spawn(func(ctx context.Context) { // while the program still runs on the other host
 		defer close(n.files)
 		ctx, cancel := context.WithTimeout(ctx, arrivalWaitMax)
 		defer cancel()
-		missing, err := v.a.supplier.MissingFiles(n.start(nil))
+		missing, err := v.host.Supplier.MissingFiles(n.start(nil))
 		if err == nil && missing.Digest != "" {
-			err = v.a.supplier.Pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
+			err = v.host.Supplier.Pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
 		}
 		if err != nil {
 			n.files <- err
@@ -96,33 +98,34 @@ func (n *arrival) start(program io.Reader) supply.Start {
 		Service: pando.Service{VIP4: m.VIP4, VIP6: m.VIP6}}
 }
 
-// add adds an arrival. The caller holds the lock.
-func (v *arrivals) add(n *arrival) {
-	n.since, n.nudge, n.landed = v.a.Clock.Now(), make(chan struct{}, 1), make(chan struct{})
+// add adds an arrival.
+func (v *Arrivals) add(n *arrival) {
+	n.since, n.nudge, n.landed = v.host.Clock.Now(), make(chan struct{}, 1), make(chan struct{})
 	v.all[n.move.ID] = n
-	v.a.scope.rescope(n.move.Instance.Service)
-	v.a.spawn(func(ctx context.Context) { v.tend(ctx, n) })
+	v.host.Agent.Rescope(v.host.Records.World, n.move.Instance.Service)
+	v.host.Spawn(func(ctx context.Context) { v.tend(ctx, n) })
 }
 
-// found adds the program that a former agent took. The caller holds the lock.
-func (v *arrivals) found(b pando.Sandbox, m pando.MoveMark) {
+// Found adds the program that a former agent took. The caller has the lock of the records, as for
+// each method that takes their world.
+func (v *Arrivals) Found(_ *world.World, b pando.Sandbox, m pando.MoveMark) {
 	v.add(&arrival{taken: true, box: b, move: pando.Move{MoveMark: m,
 		Instance: pando.Instance{ID: b.Instance(), Service: b.Service()}}})
 }
 
 // Carry implements pando.HostAgent.
-func (v *arrivals) Carry(
+func (v *Arrivals) Carry(
 	ctx context.Context, from pando.HostName, id string, program io.Reader,
 ) (out pando.Arrival, err error) {
-	v.a.records.Lock()
+	v.host.Records.Lock()
 	n := v.all[id]
 	known := n != nil && n.move.From == from && !n.taken
 	coming, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if known {
-		n.taken, n.cancel, n.since = true, cancel, v.a.Clock.Now()
+		n.taken, n.cancel, n.since = true, cancel, v.host.Clock.Now()
 	}
-	v.a.records.Unlock()
+	v.host.Records.Unlock()
 	if !known {
 		return out, fmt.Errorf("%w: no program of host %q is expected here", pando.ErrForbidden, from)
 	}
@@ -131,24 +134,24 @@ func (v *arrivals) Carry(
 	}
 	box, err := v.receive(coming, n, &watched{Reader: program, ctx: coming, n: n, v: v})
 	if err != nil {
-		v.a.Log.Warn("an instance does not come: its program was not received", "instance",
+		v.host.Log.Warn("an instance does not come: its program was not received", "instance",
 			n.move.Instance.ID, "from", from, "error", err)
 		v.drop(n)
 		return out, err
 	}
 	failpoint.Hit("move received")
-	v.a.records.Lock()
+	v.host.Records.Lock()
 	if v.all[id] != n { // given up at this moment
-		v.a.records.Unlock()
+		v.host.Records.Unlock()
 		v.remove(context.WithoutCancel(ctx), box)
 		return out, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
 	}
-	n.box, n.since = box, v.a.Clock.Now()
-	v.a.crews.steering.Changed(n.move.Instance.Service)
-	v.a.records.Unlock()
+	n.box, n.since = box, v.host.Clock.Now()
+	v.host.Tables.Changed(n.move.Instance.Service)
+	v.host.Records.Unlock()
 	ctx, cancelWait := context.WithTimeout(ctx, tableWaitMax)
 	defer cancelWait()
-	inForce, stop := v.a.crews.steering.InForce(n.move.Instance.Service)
+	inForce, stop := v.host.Tables.InForce(n.move.Instance.Service)
 	defer stop()
 	select {
 	case <-inForce:
@@ -162,19 +165,19 @@ func (v *arrivals) Carry(
 
 // receive makes the sandbox of the program and connects it to steering. It takes the steps of every
 // start.
-func (v *arrivals) receive(
+func (v *Arrivals) receive(
 	ctx context.Context, n *arrival, program io.Reader,
 ) (pando.Sandbox, error) {
 	select {
 	case err := <-n.files:
 		if err != nil {
 			return nil, fmt.Errorf("bring %s to host %s: %w", n.move.Spec.Files().Reference,
-				v.a.Host.Name, err)
+				v.host.Name, err)
 		}
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: its files are not on host %s yet", pando.ErrNotReady, v.a.Host.Name)
+		return nil, fmt.Errorf("%w: its files are not on host %s yet", pando.ErrNotReady, v.host.Name)
 	}
-	g, lacks, err := v.a.supplier.Supply(ctx, n.start(program))
+	g, lacks, err := v.host.Supplier.Supply(ctx, n.start(program))
 	defer func() { g.Done() }()
 	switch {
 	case err != nil:
@@ -182,7 +185,7 @@ func (v *arrivals) receive(
 	case lacks.Secrets != nil:
 		return nil, lacks.Secrets
 	case !lacks.IsEmpty():
-		return nil, fmt.Errorf("%w: host %s has no %s", pando.ErrNotReady, v.a.Host.Name,
+		return nil, fmt.Errorf("%w: host %s has no %s", pando.ErrNotReady, v.host.Name,
 			lacks.Files.Reference)
 	}
 	box, err := g.Start(ctx)
@@ -190,8 +193,8 @@ func (v *arrivals) receive(
 		return nil, err
 	}
 	m := n.move
-	v.a.payments.Charge(box.Link(), box.Service().Tenant)
-	err = v.a.Steering.Connect(ctx, box.Link(), m.Spec.Ports, m.VIP4, m.VIP6)
+	v.host.Payments.Charge(box.Link(), box.Service().Tenant)
+	err = v.host.Steering.Connect(ctx, box.Link(), m.Spec.Ports, m.VIP4, m.VIP6)
 	if err != nil {
 		v.remove(context.WithoutCancel(ctx), box)
 		return nil, err
@@ -203,7 +206,7 @@ func (v *arrivals) receive(
 type watched struct {
 	io.Reader
 	ctx context.Context
-	v   *arrivals
+	v   *Arrivals
 	n   *arrival
 }
 
@@ -212,32 +215,32 @@ func (w *watched) Read(b []byte) (int, error) {
 	if ended := w.ctx.Err(); ended != nil {
 		return 0, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
 	}
-	w.v.a.records.Lock()
-	w.n.since = w.v.a.Clock.Now()
-	w.v.a.records.Unlock()
+	w.v.host.Records.Lock()
+	w.n.since = w.v.host.Clock.Now()
+	w.v.host.Records.Unlock()
 	return n, err
 }
 
 // drop forgets an arrival.
-func (v *arrivals) drop(n *arrival) {
-	v.a.records.Lock()
-	defer v.a.records.UnlockChanged()
+func (v *Arrivals) drop(n *arrival) {
+	v.host.Records.Lock()
+	defer v.host.Records.UnlockChanged()
 	if v.all[n.move.ID] == n {
 		delete(v.all, n.move.ID)
 	}
-	v.a.scope.rescope(n.move.Instance.Service)
+	v.host.Agent.Rescope(v.host.Records.World, n.move.Instance.Service)
 }
 
 // wake lets tend look whether an arrival is given up.
-func (v *arrivals) wake(n *arrival) {
+func (v *Arrivals) wake(n *arrival) {
 	select {
 	case n.nudge <- struct{}{}:
 	default:
 	}
 }
 
-// take returns the program of an instance after its record has come. The caller holds the lock.
-func (v *arrivals) take(i pando.InstanceID) pando.Sandbox {
+// Take returns the program of an instance after its record has come.
+func (v *Arrivals) Take(_ *world.World, i pando.InstanceID) pando.Sandbox {
 	for _, n := range v.all {
 		if n.move.Instance.ID == i && n.box != nil && !n.runs {
 			n.runs = true
@@ -247,20 +250,21 @@ func (v *arrivals) take(i pando.InstanceID) pando.Sandbox {
 	return nil
 }
 
-// Landed reports that the program of a move runs.
-func (v *arrivals) land(r *runner.Runner, m pando.MoveMark) {
-	v.a.records.Lock()
+// Land reports that the program of a move runs.
+func (v *Arrivals) Land(r *runner.Runner, m pando.MoveMark) {
+	v.host.Records.Lock()
 	if n := v.all[m.ID]; n != nil {
-		n.waited = v.a.Clock.Now().Sub(n.since).Seconds()
+		n.waited = v.host.Clock.Now().Sub(n.since).Seconds()
 		close(n.landed)
 	}
-	v.a.records.Unlock()
-	r.Events.Send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
+	v.host.Records.Unlock()
+	r.Events.Send(v.host.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
 }
 
-// endpoints returns the endpoints of programs that wait here. They keep flows and get no new ones.
-// The caller holds the lock.
-func (v *arrivals) endpoints(s pando.ServiceKey) (out []pando.Endpoint) {
+// Endpoints returns the endpoints of programs that wait here. They keep flows and get no new ones.
+func (v *Arrivals) Endpoints(
+	_ *world.World, s pando.ServiceKey,
+) (out []pando.Endpoint) {
 	for _, n := range v.all {
 		if i := n.move.Instance; i.Service == s && n.box != nil && !n.runs {
 			out = append(out, pando.Endpoint{Instance: i.ID, Revision: i.Revision, Link: n.box.Link()})
@@ -272,8 +276,8 @@ func (v *arrivals) endpoints(s pando.ServiceKey) (out []pando.Endpoint) {
 	return out
 }
 
-// expects reports whether an instance of a service is on its way here. The caller holds the lock.
-func (v *arrivals) expects(s pando.ServiceKey) bool {
+// Expects reports whether an instance of a service is on its way here.
+func (v *Arrivals) Expects(_ *world.World, s pando.ServiceKey) bool {
 	for _, n := range v.all {
 		if n.move.Instance.Service == s && !n.runs {
 			return true
@@ -282,15 +286,23 @@ func (v *arrivals) expects(s pando.ServiceKey) bool {
 	return false
 }
 
+// Services returns the services of all arrivals.
+func (v *Arrivals) Services(*world.World) (all []pando.ServiceKey) {
+	for _, n := range v.all {
+		all = append(all, n.move.Instance.Service)
+	}
+	return all
+}
+
 // tend removes an arrival that can no longer land, and forgets one that has landed.
-func (v *arrivals) tend(ctx context.Context, n *arrival) {
+func (v *Arrivals) tend(ctx context.Context, n *arrival) {
 	for {
-		timer, stop := v.a.Clock.After(arrivalLook)
+		timer, stop := v.host.Clock.After(arrivalLook)
 		given := false
 		select {
 		case <-ctx.Done():
 		case <-n.landed:
-			_ = pando.Sleep(ctx, v.a.Clock, arrivalKept)
+			_ = pando.Sleep(ctx, v.host.Clock, arrivalKept)
 			v.drop(n)
 			stop()
 			return
@@ -302,10 +314,10 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 		if ctx.Err() != nil {
 			return
 		}
-		v.a.records.Lock()
-		box, old, known := n.box, v.a.Clock.Now().Sub(n.since), v.all[n.move.ID] == n
+		v.host.Records.Lock()
+		box, old, known := n.box, v.host.Clock.Now().Sub(n.since), v.all[n.move.ID] == n
 		runs, taken := n.runs, n.taken
-		v.a.records.Unlock()
+		v.host.Records.Unlock()
 		switch {
 		case !known:
 			return
@@ -324,39 +336,39 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 }
 
 // closed reports whether the host that an instance leaves has ended the move.
-func (v *arrivals) closed(ctx context.Context, n *arrival, age time.Duration) bool {
-	v.a.records.Lock()
-	h, here := v.a.records.World.Hosts[n.move.From]
-	v.a.records.Unlock()
+func (v *Arrivals) closed(ctx context.Context, n *arrival, age time.Duration) bool {
+	v.host.Records.Lock()
+	h, here := v.host.Records.World.Hosts[n.move.From]
+	v.host.Records.Unlock()
 	if !here {
 		return age > arrivalOrphaned
 	}
 	ctx, cancel := context.WithTimeout(ctx, arrivalLook)
 	defer cancel()
-	open, err := v.a.Peers.Moving(ctx, h.V, n.move.ID)
+	open, err := v.host.Peers.Moving(ctx, h.V, n.move.ID)
 	return err == nil && !open || err != nil && age > arrivalOrphaned
 }
 
 // isNotOurs reports whether the store has no record of the instance on this host.
-func (v *arrivals) isNotOurs(ctx context.Context, n *arrival) bool {
+func (v *Arrivals) isNotOurs(ctx context.Context, n *arrival) bool {
 	k := pando.Instance{ID: n.move.Instance.ID, Service: n.move.Instance.Service,
-		Host: v.a.Host.Name}.Key()
-	s, err := v.a.Registry.Snapshot(ctx, k)
+		Host: v.host.Name}.Key()
+	s, err := v.host.Registry.Snapshot(ctx, k)
 	return err == nil &&
 		!slices.ContainsFunc(s.Records, func(r pando.Record) bool { return r.Key == k })
 }
 
 // discard removes the program of an arrival. It returns false if its record has come meanwhile.
-func (v *arrivals) discard(ctx context.Context, n *arrival) bool {
-	v.a.records.Lock()
+func (v *Arrivals) discard(ctx context.Context, n *arrival) bool {
+	v.host.Records.Lock()
 	if n.runs {
-		v.a.records.Unlock()
+		v.host.Records.Unlock()
 		return false
 	}
 	n.runs = true // no record takes it any more
-	v.a.crews.steering.Changed(n.move.Instance.Service)
-	v.a.records.Unlock()
-	v.a.Log.Info("an instance does not come: its move was given up", "instance",
+	v.host.Tables.Changed(n.move.Instance.Service)
+	v.host.Records.Unlock()
+	v.host.Log.Info("an instance does not come: its move was given up", "instance",
 		n.move.Instance.ID, "from", n.move.From)
 	v.drop(n)
 	v.remove(ctx, n.box)
@@ -364,25 +376,25 @@ func (v *arrivals) discard(ctx context.Context, n *arrival) bool {
 }
 
 // remove takes a sandbox from steering after the table without it, and removes it.
-func (v *arrivals) remove(ctx context.Context, box pando.Sandbox) {
-	tried, stop := v.a.crews.steering.Tried(box.Service())
+func (v *Arrivals) remove(ctx context.Context, box pando.Sandbox) {
+	tried, stop := v.host.Tables.Tried(box.Service())
 	select {
 	case <-tried:
 	case <-ctx.Done():
 	}
 	stop()
-	v.a.payments.Charge(box.Link(), "")
-	if err := v.a.Steering.Disconnect(ctx, box.Link()); err != nil {
-		v.a.Log.Warn("disconnect an instance that does not come", "instance", box.Instance(),
+	v.host.Payments.Charge(box.Link(), "")
+	if err := v.host.Steering.Disconnect(ctx, box.Link()); err != nil {
+		v.host.Log.Warn("disconnect an instance that does not come", "instance", box.Instance(),
 			"error", err)
 	}
-	v.a.removeStranger(ctx, box)
+	v.host.Agent.RemoveSandbox(ctx, box)
 }
 
 // GiveUp implements pando.HostAgent.
-func (v *arrivals) GiveUp(_ context.Context, id string) error {
-	v.a.records.Lock()
-	defer v.a.records.Unlock()
+func (v *Arrivals) GiveUp(_ context.Context, id string) error {
+	v.host.Records.Lock()
+	defer v.host.Records.Unlock()
 	if n := v.all[id]; n != nil {
 		v.wake(n)
 	}
@@ -390,10 +402,10 @@ func (v *arrivals) GiveUp(_ context.Context, id string) error {
 }
 
 // awaitLanding waits until the program of a move runs here.
-func (v *arrivals) awaitLanding(ctx context.Context, id string) (*arrival, error) {
-	v.a.records.Lock()
+func (v *Arrivals) awaitLanding(ctx context.Context, id string) (*arrival, error) {
+	v.host.Records.Lock()
 	n := v.all[id]
-	v.a.records.Unlock()
+	v.host.Records.Unlock()
 	if n == nil {
 		return nil, fmt.Errorf("%w: the move %s is not known here", pando.ErrNotFound, id)
 	}
@@ -406,17 +418,17 @@ func (v *arrivals) awaitLanding(ctx context.Context, id string) (*arrival, error
 }
 
 // Landed implements pando.HostAgent.
-func (v *arrivals) Landed(ctx context.Context, id string) (pando.MoveStatus, error) {
+func (v *Arrivals) Landed(ctx context.Context, id string) (pando.MoveStatus, error) {
 	n, err := v.awaitLanding(ctx, id)
 	if err != nil {
 		return pando.MoveStatus{}, err
 	}
 	return pando.MoveStatus{Service: n.move.Instance.Service, Instance: n.move.Instance.ID,
-		From: n.move.From, To: v.a.Host.Name, StoppedSeconds: n.waited}, nil
+		From: n.move.From, To: v.host.Name, StoppedSeconds: n.waited}, nil
 }
 
 // Hand implements pando.HostAgent.
-func (v *arrivals) Hand(
+func (v *Arrivals) Hand(
 	ctx context.Context, from pando.HostName, id string, packets [][]byte,
 ) error {
 	n, err := v.awaitLanding(ctx, id)

@@ -1,4 +1,4 @@
-package agent
+package move
 
 import (
 	"context"
@@ -9,38 +9,41 @@ import (
 	"pando.run/pando/agent/turn"
 )
 
-// snapshots takes the snapshots of instances of this host, one at a time: each fills the disk.
-type snapshots struct {
-	agent *Agent
-	turn  turn.Turn
+// Snapshots takes the snapshots of instances of this host, one at a time: each fills the disk.
+type Snapshots struct {
+	host *Host
+	turn turn.Turn
 }
 
-// taking is an order to take a snapshot.
-type taking struct {
-	seed    bool
-	plain   bool   // not encrypted
-	resumed func() // the program runs on, before the files are stored; nil: no one waits
+// NewSnapshots returns the snapshots of a host.
+func NewSnapshots(h *Host) *Snapshots { return &Snapshots{host: h, turn: turn.New()} }
+
+// Taking is an order to take a snapshot.
+type Taking struct {
+	Seed    bool
+	Plain   bool   // not encrypted
+	Resumed func() // the program runs on, before the files are stored; nil: no one waits
 }
 
 // Snapshot implements pando.HostAgent.
-func (s *snapshots) Snapshot(
+func (s *Snapshots) Snapshot(
 	ctx context.Context, ask pando.SnapshotAsk,
 ) (pando.SealedSnapshot, error) {
-	r, err := s.agent.crews.runner(ask.Instance)
+	r, err := s.host.Agent.Runner(ask.Instance)
 	if err != nil {
 		return pando.SealedSnapshot{}, err
 	}
-	return s.take(ctx, r, taking{plain: ask.Plain})
+	return s.Take(ctx, r, Taking{Plain: ask.Plain})
 }
 
-// take stores a snapshot of an instance. The program stops only during the freeze.
-func (s *snapshots) take(
-	ctx context.Context, r *runner.Runner, t taking,
+// Take stores a snapshot of an instance. The program stops only during the freeze.
+func (s *Snapshots) Take(
+	ctx context.Context, r *runner.Runner, t Taking,
 ) (out pando.SealedSnapshot, err error) {
-	a := s.agent
+	a := s.host
 	now := r.Status()
 	switch {
-	case a.supplier.Snapshots == nil:
+	case a.Supplier.Snapshots == nil:
 		return out, fmt.Errorf("%w: this host keeps no snapshots", pando.ErrUnsupported)
 	case !now.Runs:
 		return out, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, r.ID)
@@ -53,15 +56,15 @@ func (s *snapshots) take(
 	}
 	defer s.turn.Give()
 	st := pando.SnapshotStatus{Service: r.Service, Instance: r.ID, Revision: now.Instance.Revision,
-		SpecHash: now.Instance.SpecHash, Seed: t.seed, Encrypted: !t.plain}
-	keys, err := a.supplier.KeysOf(ctx, r.ID)
+		SpecHash: now.Instance.SpecHash, Seed: t.Seed, Encrypted: !t.Plain}
+	keys, err := a.Supplier.KeysOf(ctx, r.ID)
 	if err != nil {
 		return out, fmt.Errorf("snapshot of %s: %w", r.ID, err)
 	}
 	if err := r.AnnounceSnapshot(ctx); err != nil {
 		return out, err
 	}
-	out, err = a.supplier.Snapshots.Keep(ctx, st, keys, func(dir string, st *pando.SnapshotStatus,
+	out, err = a.Supplier.Snapshots.Keep(ctx, st, keys, func(dir string, st *pando.SnapshotStatus,
 	) (err error) {
 		began := a.Clock.Now()
 		st.Machine, err = now.Box.Freeze(ctx, dir)
@@ -70,8 +73,8 @@ func (s *snapshots) take(
 			err = now.Box.Resume(context.WithoutCancel(ctx))
 		}
 		st.StoppedSeconds = a.Clock.Now().Sub(began).Seconds()
-		if t.resumed != nil {
-			t.resumed()
+		if t.Resumed != nil {
+			t.Resumed()
 		}
 		return err
 	})
@@ -82,20 +85,20 @@ func (s *snapshots) take(
 }
 
 // Snapshots implements pando.HostAgent.
-func (s *snapshots) Snapshots(
+func (s *Snapshots) Snapshots(
 	_ context.Context, k pando.ServiceKey,
 ) ([]pando.SealedSnapshot, error) {
-	if s.agent.supplier.Snapshots == nil {
+	if s.host.Supplier.Snapshots == nil {
 		return nil, nil
 	}
-	return s.agent.supplier.Snapshots.Kept(k)
+	return s.host.Supplier.Snapshots.Kept(k)
 }
 
 // DropSnapshot implements pando.HostAgent.
-func (s *snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest string) error {
-	if s.agent.supplier.Snapshots == nil {
+func (s *Snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest string) error {
+	if s.host.Supplier.Snapshots == nil {
 		return fmt.Errorf("snapshot %s: %w", digest, pando.ErrNotFound)
 	}
-	s.agent.host.Seeds.Forget(k, digest)
-	return s.agent.supplier.Snapshots.Drop(ctx, k, digest)
+	s.host.Seeds.Forget(k, digest)
+	return s.host.Supplier.Snapshots.Drop(ctx, k, digest)
 }
