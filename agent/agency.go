@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/inspect"
 	"pando.run/pando/agent/move"
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/seed"
@@ -124,3 +125,28 @@ func (v moveView) Rescope(_ *world.World, s pando.ServiceKey) { v.a.scope.rescop
 func (v moveView) RemoveSandbox(ctx context.Context, box pando.Sandbox) {
 	v.a.removeStranger(ctx, box)
 }
+
+// newInspector returns the inspector of this host. Its parts exist already.
+func (a *Agent) newInspector() *inspect.Inspector {
+	return inspect.New(inspect.Inspector{
+		Host: a.Host.Name, Version: a.Host.Version, Records: a.records, Tables: a.crews.steering,
+		Sweeper: a.sweeper, Meter: a.meter, Tally: &a.host.Tally, Steering: a.Steering, Kept: a.Kept,
+		OpenLog: a.OpenLog, Traffic: a.Traffic, Queues: a.Queues, Uplinks: a.Uplinks,
+		Logged: a.Logged, Clock: a.Clock, Log: a.Log, Agent: inspectView{a},
+	})
+}
+
+// inspectView is the view of this agent for its inspector.
+type inspectView struct{ a *Agent }
+
+var _ inspect.Agent = inspectView{}
+
+func (v inspectView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.runner(i) }
+
+func (v inspectView) Runners() []*runner.Runner { return v.a.crews.Runners() }
+
+func (v inspectView) Losses(ctx context.Context) (pando.Losses, error) { return v.a.Losses(ctx) }
+
+func (v inspectView) LeasesLost() uint64 { return v.a.leasesLost.Load() }
+
+func (v inspectView) Shares() int { return v.a.announce.Shares() }

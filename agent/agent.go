@@ -24,6 +24,7 @@ import (
 	"pando.run/pando/agent/announce"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/inspect"
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/move"
 	"pando.run/pando/agent/outbound"
@@ -122,7 +123,7 @@ const trimWait = 5 * time.Minute
 type Agent struct {
 	Config
 	self       *self.API
-	window     *window
+	inspector  *inspect.Inspector
 	snapshots  *move.Snapshots
 	departures *move.Departures
 	arrivals   *move.Arrivals
@@ -183,7 +184,6 @@ func New(c Config) *Agent {
 	a.routes = route.NewHost(route.HostConfig{Own: c.Host.Name, Routers: c.Routers, Ends: c.Ends,
 		Records: a.records, Tables: a.crews.steering, Peers: c.Peers, Liveness: c.Liveness,
 		Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock, Log: c.Log})
-	a.window = &window{a, newSessions(), newLogRoom()}
 	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.running, Clock: c.Clock,
 		IDs: c.IDs, Log: c.Log}
 	a.counts, a.askReads = flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
@@ -198,6 +198,7 @@ func New(c Config) *Agent {
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
 	a.host, a.self = a.newHost(), a.newSelf()
+	a.inspector = a.newInspector()
 	m := a.newMoves()
 	a.departures, a.arrivals, a.snapshots = move.NewDepartures(m), move.NewArrivals(m), move.NewSnapshots(m)
 	return a

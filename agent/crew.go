@@ -269,3 +269,10 @@ func (c *crews) OthersAnswer(r *runner.Runner) bool {
 	}
 	return false
 }
+
+// Runners returns all runners, sorted by instance name.
+func (c *crews) Runners() []*runner.Runner {
+	c.records.Lock()
+	defer c.records.Unlock()
+	return c.everyRunner()
+}

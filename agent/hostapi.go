@@ -59,7 +59,7 @@ type (
 
 // HostAgent returns the answers of this host to the server and to other hosts.
 func (a *Agent) HostAgent() pando.HostAgent {
-	return hostAPI{a, a.window, a, a.branches, a.departures, a.arrivals, a.snapshots, a.work}
+	return hostAPI{a, a.inspector, a, a.branches, a.departures, a.arrivals, a.snapshots, a.work}
 }
 
 // Self returns the API of the instances of this host.
@@ -69,7 +69,7 @@ func (a *Agent) Self() pando.Self { return a.self }
 func (a *Agent) VIPHolder() pando.VIPHolder { return a.announce }
 
 // Reporter returns the figures of this host.
-func (a *Agent) Reporter() pando.HostReporter { return a.window }
+func (a *Agent) Reporter() pando.HostReporter { return a.inspector }
 
 // Endpoints returns the ports and the instances of a service.
 func (a *Agent) Endpoints(s pando.ServiceKey) (pando.Endpoints, bool) { return a.records.Endpoints(s) }

@@ -257,7 +257,7 @@ func never(pando.InstanceID) bool  { return false }
 // usage returns the use of the instances of a service here.
 func (b *bench) usage(s pando.ServiceKey) []pando.InstanceUsage {
 	b.Helper()
-	all, err := b.agent.window.Usage(b.ctx, s)
+	all, err := b.agent.inspector.Usage(b.ctx, s)
 	if err != nil || len(all) == 0 {
 		b.Fatal(all, err)
 	}

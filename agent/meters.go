@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"maps"
 	"slices"
 
@@ -62,51 +61,4 @@ func (m measured) Ingress() (place, hosts int) {
 	names := slices.Sorted(maps.Keys(m.a.records.World.Hosts))
 	place, _ = slices.BinarySearch(names, m.a.Host.Name)
 	return place, len(names)
-}
-
-// Meters implements pando.HostAgent.
-func (w *window) Meters(ctx context.Context) (<-chan pando.Meters, error) {
-	return w.agent.meter.Listen(ctx)
-}
-
-// metricsOf returns the newest numbers of the application of an instance.
-func (c *crews) metricsOf(i pando.InstanceID) map[string]float64 {
-	r, err := c.runner(i)
-	if err != nil {
-		return nil
-	}
-	return r.Caller.Metrics()
-}
-
-// Counters implements pando.HostAgent. It adds the measurements of the host, and the numbers of
-// the applications.
-func (w *window) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
-	a := w.agent
-	all, err := a.Steering.Counters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	open := a.sweeper.Last().Flows
-	scores := map[pando.InstanceID]pando.Score{}
-	for n := range all {
-		c := &all[n]
-		c.Open, c.Host = open[c.Instance], a.Host.Name
-		m, known := a.meter.Of(c.Instance)
-		m.Instance, m.Service, m.Metrics = c.Instance, c.Service, a.crews.metricsOf(c.Instance)
-		if known || len(m.Metrics) > 0 {
-			c.Meter = &m
-		}
-		if !known {
-			continue
-		}
-		if _, listed := scores[c.Instance]; !listed {
-			for _, s := range a.meter.Scores(c.Service) {
-				scores[s.Instance] = s
-			}
-		}
-		if s, ok := scores[c.Instance]; ok {
-			c.Score = &s
-		}
-	}
-	return all, nil
 }

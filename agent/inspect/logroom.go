@@ -1,4 +1,4 @@
-package agent
+package inspect
 
 import (
 	"context"
@@ -19,7 +19,8 @@ const (
 	logBytesLeast = 16 << 10
 )
 
-// followBytes is the memory of a followed log until it is closed: its buffer, and a line on its way.
+// followBytes is the memory of a followed log until it is closed: its buffer, and a line on its
+// way.
 const followBytes = 2 * logs.LineBytesMax
 
 // readTurns is how many requests read logs of a host at once. A search goes through whole files.
@@ -68,7 +69,8 @@ func followOf(q pando.LogQuery, n int) int64 {
 	return followBytes * int64(n)
 }
 
-// unreadOf returns the memory of the lines that a log has at its beginning, or most if it does not say.
+// unreadOf returns the memory of the lines that a log has at its beginning, or most if it does not
+// say.
 func unreadOf(lines pando.LogLines, most int) int64 {
 	if l, ok := lines.(interface{ Unread() int64 }); ok {
 		return l.Unread()

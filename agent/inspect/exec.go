@@ -1,4 +1,4 @@
-package agent
+package inspect
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func newSessions() *sessions {
 }
 
 // enter takes a place for a session. A session of a token counts for its tenant.
-func (w *window) enter(ctx context.Context) (*share.Hold[pando.Tenant], error) {
+func (w *Inspector) enter(ctx context.Context) (*share.Hold[pando.Tenant], error) {
 	t, token := pando.TokenOf(ctx)
 	take := w.sessions.TakeAsOperator
 	if token {
@@ -26,16 +26,16 @@ func (w *window) enter(ctx context.Context) (*share.Hold[pando.Tenant], error) {
 	}
 	place, err := take(1)
 	if err != nil {
-		return nil, fmt.Errorf("one more session on host %s: %w; end one of them", w.agent.Host.Name, err)
+		return nil, fmt.Errorf("one more session on host %s: %w; end one of them", w.Host, err)
 	}
 	return place, nil
 }
 
 // Exec implements pando.HostAgent.
-func (w *window) Exec(
+func (w *Inspector) Exec(
 	ctx context.Context, i pando.InstanceID, s pando.SessionSpec,
 ) (io.ReadWriteCloser, error) {
-	r, err := w.agent.crews.runner(i)
+	r, err := w.Agent.Runner(i)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package agent
+package inspect
 
 import (
 	"context"
@@ -10,20 +10,13 @@ import (
 	"pando.run/pando/api/logs"
 )
 
-// window shows operators the instances of this host: their logs, their use, and their inside.
-type window struct {
-	agent    *Agent
-	sessions *sessions
-	room     logRoom
-}
-
 // logRest is how long a followed log stays open after its instance is gone, for its last lines.
 const logRest = time.Second
 
 // Logs implements pando.HostAgent. Lines of several instances come in the order of their times, or
 // as they arrive if they are followed. Each service has its own folder of logs, so the log of
 // another service's instance is not found.
-func (w *window) Logs(
+func (w *Inspector) Logs(
 	ctx context.Context, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
 ) (_ pando.LogLines, err error) {
 	if err := q.Check(); err != nil {
@@ -34,7 +27,7 @@ func (w *window) Logs(
 	hold, err := w.room.take(ctx, need+followOf(q, len(ids)))
 	if err != nil {
 		return nil, fmt.Errorf("lines of logs on host %s: %w; read or end other logs first, or ask for "+
-			"fewer lines", w.agent.Host.Name, err)
+			"fewer lines", w.Host, err)
 	}
 	var all []pando.LogLines
 	defer func() {
@@ -48,12 +41,12 @@ func (w *window) Logs(
 	}()
 	done, err := w.room.turn(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("lines of logs on host %s: %w", w.agent.Host.Name, err)
+		return nil, fmt.Errorf("lines of logs on host %s: %w", w.Host, err)
 	}
 	defer done()
 	unread, missing := int64(0), fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
 	for _, i := range ids {
-		lines, err := w.agent.OpenLog(ctx, s, i, q)
+		lines, err := w.OpenLog(ctx, s, i, q)
 		switch {
 		case err == nil:
 			all, unread = append(all, lines), unread+unreadOf(lines, q.Bytes)
@@ -88,12 +81,12 @@ func joined(all []pando.LogLines, follow bool) pando.LogLines {
 }
 
 // endWith closes the followed log of an instance soon after its record is gone, or with ctx.
-func (w *window) endWith(ctx context.Context, i pando.InstanceID, lines pando.LogLines) {
+func (w *Inspector) endWith(ctx context.Context, i pando.InstanceID, lines pando.LogLines) {
 	go func() {
 		defer lines.Close()
-		gone := func() bool { _, there := w.agent.records.World.Instances[i]; return !there }
-		if w.agent.records.Wait(ctx, gone) == nil {
-			_ = pando.Sleep(ctx, w.agent.Clock, logRest)
+		gone := func() bool { _, there := w.Records.World.Instances[i]; return !there }
+		if w.Records.Wait(ctx, gone) == nil {
+			_ = pando.Sleep(ctx, w.Clock, logRest)
 		}
 	}()
 }

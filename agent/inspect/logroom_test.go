@@ -1,4 +1,4 @@
-package agent
+package inspect
 
 import (
 	"context"
@@ -11,14 +11,16 @@ import (
 	"testing/synctest"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/records"
 	"pando.run/pando/api/logs"
+	"pando.run/pando/driver/sim"
 )
 
-// Callers that open logs and read nothing take the share of their tenant, and no more. A request of an
-// operator has the reserve. Reading or closing a log gives its memory back.
+// Callers that open logs and read nothing take the share of their tenant, and no more. A request of
+// an operator has the reserve. Reading or closing a log gives its memory back.
 func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 	long := strings.Repeat("x", logsBytesMax)
-	a := &Agent{Config: Config{Host: pando.Host{Name: "h1"}, OpenLog: func(
+	w := New(Inspector{Host: "h1", OpenLog: func(
 		_ context.Context, _ pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 	) (pando.LogLines, error) {
 		if q.Bytes < logBytesLeast || q.Bytes*64 > logsBytesMax {
@@ -28,8 +30,7 @@ func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 			return logs.Slice([]pando.LogLine{{Instance: i, Text: "one"}}), nil
 		}
 		return logs.Slice([]pando.LogLine{{Instance: i, Text: long[:q.Bytes-64]}}), nil
-	}}}
-	w := &window{a, newSessions(), newLogRoom()}
+	}})
 	ids := make([]pando.InstanceID, 64)
 	ask := func(ctx context.Context, tenant pando.Tenant) (pando.LogLines, error) {
 		return w.Logs(ctx, pando.ServiceKey{Tenant: tenant, Name: "web"}, ids, pando.LogQuery{Lines: 100_000})
@@ -106,18 +107,17 @@ func (following) Close() error  { return nil }
 
 // A followed log keeps its memory until it is closed, however many lines have arrived. Those of one
 // tenant leave room for others.
-func TestFollowedLogsOfATenantLeaveRoomForOthers(t *testing.T) { onBench(t, followMany) }
+func TestFollowedLogsOfATenantLeaveRoomForOthers(t *testing.T) { synctest.Test(t, followMany) }
 
-func followMany(b *bench) {
-	t, arrive := b.T, make(chan pando.LogLine) // of the newest request
-	ctx, cancel := context.WithCancel(b.ctx)
+func followMany(t *testing.T) {
+	arrive := make(chan pando.LogLine) // of the newest request
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	b.agent.OpenLog = func(
+	w, long := New(Inspector{Host: "h1", Records: records.New(records.Config{}), Clock: sim.Clock{}, OpenLog: func(
 		context.Context, pando.ServiceKey, pando.InstanceID, pando.LogQuery,
 	) (pando.LogLines, error) {
 		return following{ctx, arrive}, nil
-	}
-	w, long := &window{b.agent, newSessions(), newLogRoom()}, strings.Repeat("x", logs.LineBytesMax)
+	}}), strings.Repeat("x", logs.LineBytesMax)
 	follow := func(tenant pando.Tenant) (pando.LogLines, error) {
 		arrive = make(chan pando.LogLine)
 		return w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
@@ -158,7 +158,7 @@ func TestSearchesOfATenantLeaveTurnsForOthers(t *testing.T) { synctest.Test(t, s
 func searchMany(t *testing.T) {
 	var reads atomic.Int32 // of acme
 	begun, end := make(chan pando.Tenant), make(chan struct{})
-	a := &Agent{Config: Config{Host: pando.Host{Name: "h1"}, OpenLog: func(
+	w := New(Inspector{Host: "h1", OpenLog: func(
 		ctx context.Context, s pando.ServiceKey, _ pando.InstanceID, _ pando.LogQuery,
 	) (pando.LogLines, error) {
 		if s.Tenant == "acme" {
@@ -170,8 +170,7 @@ func searchMany(t *testing.T) {
 		case <-ctx.Done():
 		}
 		return logs.Slice(nil), nil
-	}}}
-	w := &window{a, newSessions(), newLogRoom()}
+	}})
 	search := func(ctx context.Context, tenant pando.Tenant) error {
 		lines, err := w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
 			pando.ServiceKey{Tenant: tenant, Name: "web"}, make([]pando.InstanceID, 1), pando.LogQuery{Lines: 1})

@@ -1,4 +1,4 @@
-package agent
+package inspect
 
 import (
 	"context"
@@ -9,20 +9,20 @@ import (
 )
 
 // Usage implements pando.HostAgent. After a failure an instance has the reason instead.
-func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
-	a := w.agent
-	a.records.Lock()
+func (w *Inspector) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	here := w.Agent.Runners()
+	w.Records.Lock()
 	var all []runner.Status
 	said, elsewhere := map[pando.InstanceID]*runner.Runner{}, map[pando.InstanceID]bool{}
-	for _, r := range a.crews.everyRunner() {
+	for _, r := range here {
 		if r.Shown.Runs && (s.Name == "" || r.Service == s) {
 			all = append(all, r.Shown)
 			said[r.ID] = r
-			spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
+			spec, _ := w.Records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
 			elsewhere[r.ID] = len(spec.Endpoints) > 0
 		}
 	}
-	a.records.Unlock()
+	w.Records.Unlock()
 	counters, err := w.Counters(ctx)
 	if err != nil {
 		return nil, err
@@ -31,14 +31,14 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 	for _, c := range counters {
 		counted[c.Instance] = c
 	}
-	queues := queuesOf(a)
+	queues := w.queues()
 	out := []pando.InstanceUsage{}
 	for _, r := range all {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		u := pando.InstanceUsage{
-			Instance: r.Instance.ID, Service: r.Instance.Service, Host: a.Host.Name, At: a.Clock.Now(),
+			Instance: r.Instance.ID, Service: r.Instance.Service, Host: w.Host, At: w.Clock.Now(),
 		}
 		u.Health, u.Answers = said[u.Instance].Health(r.Instance.Phase)
 		use, err := r.Box.Usage(ctx)
@@ -51,11 +51,11 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 		if !elsewhere[u.Instance] { // nothing measures a program that Pando does not run
 			measure(&u, use, err)
 		}
-		if a.Traffic != nil {
-			u.BytesIn, u.BytesOut = a.Traffic(r.Link.Host)
+		if w.Traffic != nil {
+			u.BytesIn, u.BytesOut = w.Traffic(r.Link.Host)
 		}
 		c := counted[u.Instance]
-		u.Metrics, u.Flows, u.Score = a.crews.metricsOf(u.Instance), c.Flows, c.Score
+		u.Metrics, u.Flows, u.Score = w.metricsOf(u.Instance), c.Flows, c.Score
 		if c.Score != nil {
 			u.Meter = c.Meter
 		}
@@ -84,14 +84,14 @@ func measure(u *pando.InstanceUsage, use pando.Usage, err error) {
 	}
 }
 
-// queuesOf returns the queues of the devices of this host, as far as they are known.
-func queuesOf(a *Agent) map[string]pando.LinkQueue {
-	if a.Queues == nil {
+// queues returns the queues of the devices of this host, as far as they are known.
+func (w *Inspector) queues() map[string]pando.LinkQueue {
+	if w.Queues == nil {
 		return nil
 	}
-	all, err := a.Queues()
+	all, err := w.Queues()
 	if err != nil {
-		a.Log.Debug("the queues of links are not reported", "error", err)
+		w.Log.Debug("the queues of links are not reported", "error", err)
 	}
 	return all
 }
