@@ -28,6 +28,7 @@ import (
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/move"
 	"pando.run/pando/agent/outbound"
+	"pando.run/pando/agent/presence"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/room"
 	"pando.run/pando/agent/route"
@@ -140,7 +141,7 @@ type Agent struct {
 	scope      *scope
 	payments   *outbound.Payments
 	room       *room.Guard // nil: without a Disk
-	presence   *presence
+	presence   *presence.Presence
 	announce   *announce.Host
 	routes     *route.Host
 	leasesLost atomic.Uint64
@@ -169,7 +170,7 @@ func New(c Config) *Agent {
 		Config: c, joins: make(joins, 1), anchor: own, sweeper: flows.NewSweeper(c.Steering, c.Clock, c.Log),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 	}
-	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
+	a.scope, a.room = newScope(a), newRoom(a)
 	a.payments = outbound.New(c.Outbound, c.Clock, c.Log)
 	a.records = records.New(records.Config{Host: c.Host.Name, Registry: c.Registry, Clock: c.Clock, IDs: c.IDs,
 		Log: c.Log})
@@ -178,6 +179,7 @@ func New(c Config) *Agent {
 		SnapshotKeys: c.SnapshotKeys, Admit: a.admitVolumes})
 	a.crews = newCrews(c.Host.Name, a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log), c.Clock)
 	a.adoption = &adoption{agent: a}
+	a.presence = presence.New(c.Host.Name, a.records, a.crews.steering, c.Liveness, c.Log)
 	a.announce = announce.NewHost(announce.HostConfig{Host: c.Host, Announcer: c.Announcer,
 		Peers: c.Takes, Flows: c.Flows, Records: a.records, Liveness: c.Liveness, Clock: c.Clock,
 		Log: c.Log})
@@ -233,7 +235,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.sweeper.Run)
 	a.spawn(a.counts.Run)
 	a.spawn(a.payments.Run)
-	a.spawn(a.presence.run)
+	a.spawn(a.presence.Run)
 	a.spawn(a.announce.Run)
 	a.spawn(a.routes.Run)
 	a.spawn(a.meter.Run)

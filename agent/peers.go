@@ -56,7 +56,7 @@ func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	if a.Resolvers != nil {
 		l.Resolvers = a.Resolvers()
 	}
-	return a.routes.Losses(a.announce.Losses(a.presence.losses(l))), err
+	return a.routes.Losses(a.announce.Losses(a.presence.Losses(l))), err
 }
 
 // StateLog implements pando.HostAgent.

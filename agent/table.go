@@ -48,7 +48,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	coming := a.arrivals.Endpoints(a.records.World, s)
 	out.Endpoints = append(out.Endpoints, coming...)
 	if a.Host.Tunnel && isSpread(svc.V, all.V) {
-		find := a.presence.leavingOut(all.V, out.Endpoints, t.find)
+		find := a.presence.LeavingOut(a.records.World, all.V, out.Endpoints, t.find)
 		remote := slices.DeleteFunc(steer.Remotes(all.V, a.Host.Name, find),
 			func(r pando.Endpoint) bool {
 				return slices.ContainsFunc(coming,

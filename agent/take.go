@@ -96,7 +96,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.crews.notify(n)
 	if n.hosts {
 		a.crews.steering.NeighboursChanged()
-		a.presence.watch()
+		a.presence.Watch(a.records.World)
 		a.steerAll()
 	}
 	if reset {
