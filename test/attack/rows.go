@@ -151,9 +151,9 @@ var Table = []Row{
 	{"C4", Token, "bombs, aliases and NUL in a spec", Blocked,
 		by("spec", "TestOddFilesAreRefused", "FuzzParse")},
 	{"C5", Token, "control characters in a command or a label", Blocked,
-		by("cmd/pando/operator", "TestNoAnswerCommandsTheTerminal")},
+		by("cmd/pando/service", "TestNoAnswerCommandsTheTerminal")},
 	{"C6", Instance, "terminal sequences in its output", Blocked,
-		by("cmd/pando/operator", "TestLogsOnATerminalCommandNothing")},
+		by("cmd/pando/service", "TestLogsOnATerminalCommandNothing")},
 	{"C7", Instance, "terminal sequences and forged lines in a reason", Blocked, join(
 		by("agent", "TestReasonsAreOneLine"),
 		by("state", "TestAMessageIsOneLine"))},
@@ -242,7 +242,7 @@ var Table = []Row{
 			"TestATargetOutsideTheInstanceIsRefused",
 			"TestALinkInAVolumeLeadsNowhere")},
 	{"P6", Instance, "a hostile archive in answer to a copy", Blocked,
-		by("cmd/pando/operator/tree",
+		by("cmd/pando/instance/tree",
 			"TestAHostileStreamStaysInside",
 			"TestALinkInTheWayIsReplaced")},
 	{"P7", Token, "secrets of others, in files, logs and templates", Blocked, join(
