@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/crew"
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
@@ -41,7 +42,7 @@ func (a *adoption) begin(former *world.World) {
 	}
 	a.running = true
 	a.specs = map[pando.InstanceID]string{}
-	for id, r := range a.agent.crews.runners {
+	for id, r := range a.agent.crews.ByName {
 		i := r.StatusIn(a.agent.records.World).Instance
 		if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
 			a.specs[id] = spec.Hash()
@@ -69,7 +70,7 @@ func (a *adoption) once(
 		done = a.head(ctx, heads[s].V) && done
 	}
 	a.agent.records.Lock()
-	all, orphans := a.agent.crews.everyRunner(), a.orphans()
+	all, orphans := a.agent.crews.AllIn(a.agent.records.World), a.orphans()
 	a.agent.records.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
@@ -103,14 +104,14 @@ func (a *adoption) once(
 	return true
 }
 
-// withoutRecord returns the last records of the instances that run here without one: those of runners,
-// and orphans.
+// withoutRecord returns the last records of the instances that run here without one: those of
+// runners, and orphans.
 func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance) {
 	a.agent.records.Lock()
 	defer a.agent.records.Unlock()
 	for id := range a.adrift {
 		i := pando.Instance{ID: id}
-		if r := a.agent.crews.runners[id]; r != nil {
+		if r := a.agent.crews.ByName[id]; r != nil {
 			i = r.StatusIn(a.agent.records.World).Instance
 		}
 		out = append(out, i)
@@ -120,8 +121,8 @@ func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance
 	return slices.CompactFunc(out, func(x, y pando.Instance) bool { return x.ID == y.ID })
 }
 
-// orphans returns the instances that a former agent started and whose records are lost, each with its
-// last record. The caller holds the lock.
+// orphans returns the instances that a former agent started and whose records are lost, each with
+// its last record. The caller holds the lock.
 func (a *adoption) orphans() (out []pando.Instance) {
 	known := a.agent.anchor.Adrift()
 	for id, b := range a.agent.found {
@@ -164,10 +165,10 @@ func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
 	return a.adopted(err, "the newest state of "+mine.Service.String())
 }
 
-// returned reports whether the store may have the service and the spec of an instance. A spec that was
-// deployed after the restore under the same number is another one. This host may read no spec of a
-// service of which the store shows no part here: the store then compares the hashes itself. The caller
-// holds the lock.
+// returned reports whether the store may have the service and the spec of an instance. A spec that
+// was deployed after the restore under the same number is another one. This host may read no spec
+// of a service of which the store shows no part here: the store then compares the hashes itself.
+// The caller holds the lock.
 func (a *adoption) returned(i pando.Instance) bool {
 	spec, known := a.agent.records.World.SpecOf(i.Service, i.Revision)
 	_, service := a.agent.records.World.Services[i.Service]
@@ -250,13 +251,13 @@ func (a *adoption) adrifts(i pando.InstanceID) bool {
 
 // comesBack reports whether a change brings the service of an instance back that runs adrift. The
 // caller holds the lock.
-func (a *adoption) comesBack(n news) bool {
+func (a *adoption) comesBack(n crew.News) bool {
 	back := func(s pando.ServiceKey) bool {
-		c := n.services[s]
-		return c != nil && (c.service || c.revision)
+		c := n.Services[s]
+		return c != nil && (c.Service || c.Revision)
 	}
 	for id := range a.adrift {
-		if r := a.agent.crews.runners[id]; r != nil && back(r.Service) {
+		if r := a.agent.crews.ByName[id]; r != nil && back(r.Service) {
 			return true
 		}
 	}
@@ -271,12 +272,24 @@ func (a *adoption) comesBack(n news) bool {
 // keeps reports whether an instance of a service runs here without a record. The caller holds the
 // lock.
 func (a *adoption) keeps(s pando.ServiceKey) bool {
-	if (tables{a.agent}).unattached(s) {
+	if a.agent.unattached(s) {
 		return true
 	}
 	if _, ok := a.agent.records.World.Services[s]; ok {
 		return false
 	}
-	return a.running && len(a.agent.crews.of[s]) > 0 ||
-		slices.ContainsFunc(a.agent.crews.of[s], func(r *runner.Runner) bool { return a.adrift[r.ID] })
+	return a.running && len(a.agent.crews.Of[s]) > 0 ||
+		slices.ContainsFunc(a.agent.crews.Of[s], func(r *runner.Runner) bool { return a.adrift[r.ID] })
+}
+
+// unattached reports whether an instance of a service runs here whose record, or whose service,
+// cannot be read. Only the table in force has its endpoint. The caller holds the lock.
+func (a *Agent) unattached(s pando.ServiceKey) bool {
+	_, known := a.records.World.Services[s]
+	for id, b := range a.found {
+		if b.Service() == s && (!known || a.records.World.Conceals(id)) {
+			return true
+		}
+	}
+	return false
 }

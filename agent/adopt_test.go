@@ -77,8 +77,8 @@ func TestARestoredBackupAdoptsWhatRuns(t *testing.T) {
 	})
 }
 
-// After a restore, a deploy can reuse the number of an older spec. An instance of the older spec runs on
-// without a record. A record would make it an instance of the new spec.
+// After a restore, a deploy can reuse the number of an older spec. An instance of the older spec
+// runs on without a record. A record would make it an instance of the new spec.
 func TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift(t *testing.T) {
 	for _, hash := range []string{"", "of the record"} { // records of former builds have no hash
 		onBench(t, func(b *bench) { staysAdrift(b, hash != "") })
@@ -141,8 +141,8 @@ func (s slowHost) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision,
 	return s.Registry.Commit(ctx, t)
 }
 
-// The endpoints and the spec of a service that comes back arrive one after the other. Its instance is
-// adopted, whatever this host writes meanwhile, and also by a new agent.
+// The endpoints and the spec of a service that comes back arrive one after the other. Its instance
+// is adopted, whatever this host writes meanwhile, and also by a new agent.
 func TestAServiceThatComesBackInTwoStepsIsAdopted(t *testing.T) {
 	for name, fresh := range map[string]bool{"by the same agent": false, "by a new agent": true} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func (a *Agent) newHost() *runner.Host {
 		Name: a.Host.Name, Clock: a.Clock, IDs: a.IDs, Log: a.Log, Spawn: a.spawn,
 		Serve:  func(i pando.InstanceID) http.Handler { return a.Config.Serve(a.self, i) },
 		Prober: a.Prober, Steering: a.Steering, Volumes: a.Kept, Records: a.records,
-		Branches: a.branches, Tables: a.crews.steering, Payments: a.payments, Sweeper: a.sweeper,
+		Branches: a.branches, Tables: a.queue, Payments: a.payments, Sweeper: a.sweeper,
 		Counter: a.counts, Supplier: a.supplier, Seeds: seed.New(a.SnapshotStore, a.Log), Work: a.work, Agent: runnerView{a},
 	}
 }
@@ -33,7 +33,7 @@ var _ runner.Agent = runnerView{}
 func (v runnerView) Show(r *runner.Runner, now runner.Status) { v.a.crews.Show(r, now) }
 
 func (v runnerView) Remove(r *runner.Runner) {
-	v.a.crews.delist(r)
+	v.a.crews.Remove(r)
 	v.a.records.Lock()
 	defer v.a.records.Unlock()
 	v.a.scope.rescope(r.Service)
@@ -46,7 +46,7 @@ func (v runnerView) OnlyShare(r *runner.Runner) bool { return v.a.crews.OnlyShar
 func (v runnerView) OthersAnswer(r *runner.Runner) bool { return v.a.crews.OthersAnswer(r) }
 
 func (v runnerView) ReadAsks(ctx context.Context, s pando.ServiceKey, after uint64) error {
-	return v.a.askReads.read(ctx, s, after)
+	return v.a.askReads.Read(ctx, s, after)
 }
 
 func (v runnerView) LeaveBy() time.Time { return v.a.leavesBy() }
@@ -81,16 +81,16 @@ type selfView struct{ a *Agent }
 
 var _ self.Agent = selfView{}
 
-func (v selfView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.runner(i) }
+func (v selfView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.Runner(i) }
 
 func (v selfView) RunnerIn(_ *world.World, i pando.InstanceID) *runner.Runner {
-	return v.a.crews.runners[i]
+	return v.a.crews.ByName[i]
 }
 
 func (v selfView) FellowsIn(
-	_ *world.World, r *runner.Runner,
+	w *world.World, r *runner.Runner,
 ) (youngest []pando.InstanceStatus, all int) {
-	return v.a.crews.fellows(r)
+	return v.a.crews.FellowsIn(w, r)
 }
 
 func (v selfView) Learn(brought []pando.Record) { v.a.learn(brought) }
@@ -107,7 +107,7 @@ func (v selfView) MayWrite() error { return v.a.mayWrite() }
 func (a *Agent) newMoves() *move.Host {
 	return &move.Host{
 		Name: a.Host.Name, Records: a.records, Branches: a.branches, Supplier: a.supplier,
-		Seeds: a.host.Seeds, Tables: a.crews.steering, Steering: a.Steering, Payments: a.payments,
+		Seeds: a.host.Seeds, Tables: a.queue, Steering: a.Steering, Payments: a.payments,
 		Peers: a.Peers, Registry: a.Registry, Clock: a.Clock, Log: a.Log, Spawn: a.spawn,
 		Agent: moveView{a},
 	}
@@ -118,7 +118,7 @@ type moveView struct{ a *Agent }
 
 var _ move.Agent = moveView{}
 
-func (v moveView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.runner(i) }
+func (v moveView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.Runner(i) }
 
 func (v moveView) Rescope(_ *world.World, s pando.ServiceKey) { v.a.scope.rescope(s) }
 
@@ -129,7 +129,7 @@ func (v moveView) RemoveSandbox(ctx context.Context, box pando.Sandbox) {
 // newInspector returns the inspector of this host. Its parts exist already.
 func (a *Agent) newInspector() *inspect.Inspector {
 	return inspect.New(inspect.Inspector{
-		Host: a.Host.Name, Version: a.Host.Version, Records: a.records, Tables: a.crews.steering,
+		Host: a.Host.Name, Version: a.Host.Version, Records: a.records, Tables: a.queue,
 		Sweeper: a.sweeper, Meter: a.meter, Tally: &a.host.Tally, Steering: a.Steering, Kept: a.Kept,
 		OpenLog: a.OpenLog, Traffic: a.Traffic, Queues: a.Queues, Uplinks: a.Uplinks,
 		Logged: a.Logged, Clock: a.Clock, Log: a.Log, Agent: inspectView{a},
@@ -141,9 +141,9 @@ type inspectView struct{ a *Agent }
 
 var _ inspect.Agent = inspectView{}
 
-func (v inspectView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.runner(i) }
+func (v inspectView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.Runner(i) }
 
-func (v inspectView) Runners() []*runner.Runner { return v.a.crews.Runners() }
+func (v inspectView) Runners() []*runner.Runner { return v.a.crews.All() }
 
 func (v inspectView) Losses(ctx context.Context) (pando.Losses, error) { return v.a.Losses(ctx) }
 

@@ -15,7 +15,7 @@ import (
 func TestAnAskBeyondThePaceIsNotWritten(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		r, err := b.agent.crews.runner("web-1")
+		r, err := b.agent.crews.Runner("web-1")
 		b.ok(err)
 		for start := time.Now(); time.Now().Equal(start); {
 			b.ok(r.Caller.Paced(b.ctx, wall.Clock{}))

@@ -123,8 +123,8 @@ func TestOtherServicesConcernNoConfig(t *testing.T) {
 		}
 		b.agent.records.Lock()
 		defer b.agent.records.Unlock()
-		if n := len(b.agent.crews.sources); n != 1 {
-			t.Errorf("the agent follows %d services for its configs", n)
+		if n := len(b.agent.crews.ConfigsOf(b.agent.records.World, pando.DefaultService("api"))); n != 1 {
+			t.Errorf("%d instances follow the service for their configs", n)
 		}
 	})
 }

@@ -20,7 +20,7 @@ func newRoom(a *Agent) *room.Guard {
 func (a *Agent) heldVolumes() (out []room.Held) {
 	a.records.Lock()
 	defer a.records.Unlock()
-	for _, r := range a.crews.everyRunner() {
+	for _, r := range a.crews.AllIn(a.records.World) {
 		if !r.Shown.Runs {
 			continue
 		}
@@ -32,7 +32,7 @@ func (a *Agent) heldVolumes() (out []room.Held) {
 
 // outgrew makes an instance fail because of its volumes.
 func (a *Agent) outgrew(i pando.InstanceID, reason string) {
-	if r, err := a.crews.runner(i); err == nil {
+	if r, err := a.crews.Runner(i); err == nil {
 		r.Outgrown(reason)
 	}
 }

@@ -85,7 +85,8 @@ func (s *askedStore) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snap
 	return s.Registry.Snapshot(ctx, prefix)
 }
 
-// Instances that end together share the reads of their service's asks, which grow with their number.
+// Instances that end together share the reads of their service's asks, which grow with their
+// number.
 func TestInstancesThatEndTogetherShareTheReadsOfAsks(t *testing.T) {
 	onBench(t, func(b *bench) {
 		store := &askedStore{Registry: b.registry}

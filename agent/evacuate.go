@@ -36,7 +36,7 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	a.records.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
-	a.crews.wakeAll()                             // drains end at leaveBy at the latest
+	a.crews.WakeAll()                             // drains end at leaveBy at the latest
 	if _, err := a.joinOnce(writes); err != nil { // sets Leaving in the host's record
 		return a.here(), err
 	}
@@ -44,11 +44,11 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 		changed := a.records.News()
 		a.records.Lock()
 		host, joined := a.records.World.Hosts[a.Host.Name]
-		begun = begun || ordered(a.records.World, a.crews.everyRunner())
+		begun = begun || ordered(a.records.World, a.crews.AllIn(a.records.World))
 		if !begun && a.Clock.Now().Before(orderBy) {
 			bound = from()
 		}
-		left = len(a.crews.runners)
+		left = len(a.crews.ByName)
 		a.records.Unlock()
 		if joined && host.V.Leaving && left == 0 && a.announce.HandedOver() && a.routes.IsQuiet() ||
 			a.Clock.Now().After(bound) {
@@ -78,12 +78,12 @@ func (a *Agent) leavesBy() time.Time {
 func (a *Agent) here() int {
 	a.records.Lock()
 	defer a.records.Unlock()
-	return len(a.crews.runners)
+	return len(a.crews.ByName)
 }
 
 // longestStop returns the longest stop time of any instance here. The caller holds the lock.
 func (a *Agent) longestStop() (most time.Duration) {
-	for _, r := range a.crews.everyRunner() {
+	for _, r := range a.crews.AllIn(a.records.World) {
 		spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
 		most = max(most, pando.Seconds(spec.StopSeconds))
 	}

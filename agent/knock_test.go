@@ -74,7 +74,8 @@ type knocked struct {
 
 func (k knocked) Knocks() <-chan pando.ServiceKey { return k.services }
 
-// A flood of first packets to the services of one tenant leaves asks to another tenant and to operators.
+// A flood of first packets to the services of one tenant leaves asks to another tenant and to
+// operators.
 func TestATenantLeavesKnocksForOthers(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.stop()

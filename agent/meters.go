@@ -13,11 +13,6 @@ type measured struct{ a *Agent }
 
 var _ meter.Source = measured{}
 
-// isMeasured reports whether the flows or the size of a service follow measurements.
-func isMeasured(e pando.Endpoints) bool {
-	return e.Balance.Scored() || e.Scale.By == pando.ByScores
-}
-
 // Service implements meter.Source.
 func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 	t, _ := tables(m).Table(s)
@@ -39,7 +34,7 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 	for _, seat := range e.V.Seats {
 		out.Hosts[seat.Instance] = e.V.HostOf(seat)
 	}
-	for _, r := range a.crews.of[s] {
+	for _, r := range a.crews.Of[s] {
 		if r.Shown.Runs && r.Shown.Instance.Phase != pando.PhaseWarm {
 			out.Here = append(out.Here, meter.Local{Instance: r.ID, Box: r.Shown.Box,
 				IfIndex: r.Shown.Link.IfIndex, Device: r.Shown.Link.Host})

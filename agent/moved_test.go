@@ -30,7 +30,7 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 		if i, ok := b.world().Instances["web-1"]; ok {
 			t.Errorf("it is still there: %s (%s)", i.V.Phase, i.V.Reason)
 		}
-		if n := len(b.agent.crews.runners) + len(b.sandboxes.All()); n > 0 {
+		if n := len(b.agent.crews.ByName) + len(b.sandboxes.All()); n > 0 {
 			t.Errorf("%d runners and sandboxes are left", n)
 		}
 		said := 0

@@ -22,7 +22,7 @@ func (a *Agent) Applied(
 	})
 	for _, s := range of {
 		if err == nil {
-			err = a.crews.steering.Wait(ctx, s)
+			err = a.queue.Wait(ctx, s)
 		}
 	}
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Agent) Applied(
 func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 	more := 0
 	for _, s := range of {
-		if err := a.crews.steering.Status(s).Err; err == nil || !pando.InForce(err) {
+		if err := a.queue.Status(s).Err; err == nil || !pando.InForce(err) {
 			continue
 		} else if first == "" {
 			first = fmt.Sprintf("%s: %v", s, err)
@@ -52,7 +52,7 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.Losses(ctx)
-	l.Unreached, l.Silent, l.Now = a.crews.steering.Unreached(), a.crews.silent(), a.Clock.Now()
+	l.Unreached, l.Silent, l.Now = a.queue.Unreached(), a.crews.Silent(), a.Clock.Now()
 	if a.Resolvers != nil {
 		l.Resolvers = a.Resolvers()
 	}

@@ -308,22 +308,3 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 		b.ok(<-halted)
 	})
 }
-
-func TestACommitIsReadInOnePass(t *testing.T) {
-	other := pando.DefaultService("other")
-	n := digest([]pando.Record{
-		{Key: pando.Instance{ID: "b", Service: web, Host: "h1"}.Key()}, {Key: web.Key()},
-		{Key: pando.Instance{ID: "a", Service: web, Host: "h1"}.Key()},
-		{Key: pando.HeadKey(other)}, {Key: pando.RevisionKey(other, 1)}, {Key: pando.HostKey("h2")},
-	})
-	w, o := n.services[web], n.services[other]
-	if !n.hosts || len(n.names()) != 2 {
-		t.Errorf("it concerns the hosts: %v, and the services %v", n.hosts, n.names())
-	}
-	if !slices.Equal(w.instances, []pando.InstanceID{"b", "a"}) || !w.service || w.revision || w.head {
-		t.Errorf("of web: %+v", *w)
-	}
-	if len(o.instances) > 0 || o.service || !o.revision || !o.head {
-		t.Errorf("of other: %+v", *o)
-	}
-}

@@ -40,18 +40,6 @@ func newScope(a *Agent) *scope {
 	}
 }
 
-// following returns the scope for the follower of the store.
-func (f *scope) following() world.Scope {
-	return world.Scope{
-		Fixed: fixed, Once: once, Wanted: f.wanted, Take: f.a.take,
-		Keys: func(p pando.Key) (keys []pando.Key) {
-			f.a.records.Read(func(w *world.World) { keys = w.Keys(p) })
-			return keys
-		},
-		Left: func(p pando.Key) { f.a.records.Read(func(w *world.World) { w.Leave(p) }) },
-	}
-}
-
 // wanted returns the prefixes to follow because a service concerns this host, or nil if they have
 // not changed. fixed has the records of a snapshot.
 func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
@@ -91,7 +79,7 @@ func (f *scope) survey(fixed []pando.Record) {
 		f.kept[b.Service()] = true
 	}
 	maps.Copy(f.mine, f.kept)
-	for s := range f.a.crews.of {
+	for s := range f.a.crews.Of {
 		f.mine[s] = true
 	}
 	for _, s := range f.a.arrivals.Services(f.a.records.World) {
@@ -117,7 +105,7 @@ func (f *scope) named(e pando.Endpoints) bool {
 // rescope decides whether a service concerns this host after a change. The caller holds the lock.
 func (f *scope) rescope(s pando.ServiceKey) {
 	mine := f.kept[s] || f.a.arrivals.Expects(f.a.records.World, s) || f.a.records.World.Keepers[s].V.Holds(f.a.Host.Name) ||
-		len(f.a.crews.of[s]) > 0 || f.named(f.a.records.World.Endpoints[s].V)
+		len(f.a.crews.Of[s]) > 0 || f.named(f.a.records.World.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:
 		return
@@ -136,25 +124,25 @@ func (f *scope) complete(i pando.Instance) bool {
 	return known && f.a.records.World.Services[i.Service].V.VIP4.IsValid()
 }
 
-// unpark starts the runners of a service that waited for its spec or its address. The caller holds
-// the lock.
-func (f *scope) unpark(s pando.ServiceKey) {
+// unpark returns the instances of a service that waited for its spec or its address.
+func (f *scope) unpark(s pando.ServiceKey) (all []pando.Instance) {
 	if !f.parked[s] {
-		return
+		return nil
 	}
 	delete(f.parked, s)
 	for _, i := range append(f.a.records.World.Of(s), world.RunsOf(f.a.records.World, s)...) {
 		if i.Host == f.a.Host.Name {
-			f.a.see(i)
+			all = append(all, i)
 		}
 	}
+	return all
 }
 
 // obeys reports whether every instance here that control drains drains here too. Its record may
 // arrive after the endpoints. The caller holds the lock.
 func (f *scope) obeys(s pando.ServiceKey) bool {
 	for _, t := range f.a.records.World.Endpoints[s].V.Seats {
-		if r, here := f.a.crews.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
+		if r, here := f.a.crews.ByName[t.Instance]; here && t.Phase == pando.PhaseDraining &&
 			r.StatusIn(f.a.records.World).Instance.Phase.TakesFlows() {
 			return false
 		}

@@ -193,7 +193,7 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithCancel(b.ctx)
 		defer cancel()
-		r, err := b.agent.crews.runner("web-1")
+		r, err := b.agent.crews.Runner("web-1")
 		b.ok(err)
 		told, _ := r.Events.Since(0)
 		news := r.Events.Stream(ctx, told[len(told)-1].ID)
@@ -220,7 +220,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		b.serving("web-2", 1)
-		r, err := b.agent.crews.runner("web-1")
+		r, err := b.agent.crews.Runner("web-1")
 		b.ok(err)
 		kept, _ := r.Events.Since(0)
 		last := kept[0].ID // the listener has read only the first
@@ -231,7 +231,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		b.drain("web-2", false)
 		b.drain("web-1", true)
 		synctest.Wait()
-		r, err = b.agent.crews.runner("web-1")
+		r, err = b.agent.crews.Runner("web-1")
 		b.ok(err)
 		news, _ := r.Events.Since(last)
 		halted := false

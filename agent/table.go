@@ -37,10 +37,10 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
 		By:        all.V.Balance.By,
 		At:        all.V.Balance.At,
-		Names:     a.crews.reachable(all.V),
-		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
+		Names:     a.crews.Reachable(a.records.World, all.V),
+		Endpoints: make([]pando.Endpoint, 0, len(a.crews.Of[s])),
 	}
-	for _, r := range a.crews.of[s] {
+	for _, r := range a.crews.Of[s] {
 		if e, ok := r.StatusIn(a.records.World).Endpoint(); ok && !a.departures.HasLeft(a.records.World, all.V, r) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
@@ -88,29 +88,16 @@ func sleeps(s pando.Service, e pando.Endpoints, now time.Time) bool {
 // home of their service by a route, which needs no tunnel and no memory of flows on the way.
 func isSpread(s pando.Service, e pando.Endpoints) bool { return s.Home == "" || len(e.Hosts) > 1 }
 
-// unattached reports whether an instance of a service runs here whose record, or whose service,
-// cannot be read. Only the table in force has its endpoint. The caller holds the lock.
-func (t tables) unattached(s pando.ServiceKey) bool {
-	a := t.a
-	_, known := a.records.World.Services[s]
-	for id, b := range a.found {
-		if b.Service() == s && (!known || a.records.World.Conceals(id)) {
-			return true
-		}
-	}
-	return false
-}
-
 // find returns a host that packets may go to, and whether it is here.
 func (t tables) find(name pando.HostName) (pando.Host, bool) {
 	return t.a.records.FindHost(t.a.records.World, name)
 }
 
-// elsewhere returns the host that packets without a flow here pass to, or the zero Host. It is a host
-// that takes new flows, while no endpoint here does. If no host takes new flows, it is a host that
-// still has flows of the service: this host forwarded their packets by a route and has no memory of
-// them. A host that has such flows itself passes none on, so that no packet goes to and fro. The
-// caller holds the lock.
+// elsewhere returns the host that packets without a flow here pass to, or the zero Host. It is a
+// host that takes new flows, while no endpoint here does. If no host takes new flows, it is a host
+// that still has flows of the service: this host forwarded their packets by a route and has no
+// memory of them. A host that has such flows itself passes none on, so that no packet goes to and
+// fro. The caller holds the lock.
 func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
 	takesFlows := func(e pando.Endpoint) bool { return e.Weight > 0 }
 	if slices.ContainsFunc(here, takesFlows) {
@@ -163,4 +150,9 @@ func (t tables) Neighbours() (others []pando.Host) {
 		}
 	}
 	return others
+}
+
+// isMeasured reports whether the flows or the size of a service follow measurements.
+func isMeasured(e pando.Endpoints) bool {
+	return e.Balance.Scored() || e.Scale.By == pando.ByScores
 }

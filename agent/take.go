@@ -8,67 +8,22 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/crew"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
-// news is one commit as this host reads it, in one pass over its records.
-type news struct {
-	endpoints bool // of a service changed
-	hosts     bool // a host or a member joined, changed or left
-	services  map[pando.ServiceKey]*change
-}
-
-// change is the part of a commit that concerns one service.
-type change struct {
-	instances []pando.InstanceID // in the order of the commit
-	service   bool               // its record
-	revision  bool               // one of its revisions
-	head      bool               // its main
-	keeper    bool               // the hosts of its state
-	endpoints bool               // its endpoints, which bring its record
-}
-
-func digest(records []pando.Record) news {
-	n := news{services: map[pando.ServiceKey]*change{}}
-	for _, r := range records {
-		s, ok := r.Key.Service()
-		if !ok {
-			n.hosts = n.hosts || r.Key.Kind() == pando.KindHost || r.Key.Kind() == pando.KindMember
-			continue
-		}
-		c := n.services[s]
-		if c == nil {
-			c = &change{}
-			n.services[s] = c
-		}
-		switch r.Key.Kind() {
-		case pando.KindInstance:
-			c.instances = append(c.instances, instanceOf(r.Key))
-		case pando.KindService:
-			c.service = true
-		case pando.KindEndpoints:
-			c.endpoints, c.service, n.endpoints = true, true, true
-		case pando.KindRevision:
-			c.revision = true
-		case pando.KindHead:
-			c.head = true
-		case pando.KindKeeper:
-			c.keeper = true
-		}
+// following returns what this host follows of the store.
+func (a *Agent) following() world.Scope {
+	return world.Scope{
+		Fixed: fixed, Once: once, Wanted: a.scope.wanted, Take: a.take,
+		Keys: func(p pando.Key) (keys []pando.Key) {
+			a.records.Read(func(w *world.World) { keys = w.Keys(p) })
+			return keys
+		},
+		Left: func(p pando.Key) { a.records.Read(func(w *world.World) { w.Leave(p) }) },
 	}
-	return n
-}
-
-// names returns the services of a commit in order.
-func (n news) names() []pando.ServiceKey {
-	return slices.SortedFunc(maps.Keys(n.services), pando.ServiceKey.Compare)
-}
-
-// instanceOf returns the instance in the key of a record, which is the last part of the key.
-func instanceOf(k pando.Key) pando.InstanceID {
-	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
 }
 
 // take applies one commit of the registry to this host. It looks only at the records of the commit.
@@ -82,25 +37,25 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	if err := a.records.World.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	n := digest(b.Changes)
+	n := crew.Digest(b.Changes)
 	if adopting || !reset && a.adoption.comesBack(n) {
 		a.adoption.begin(former)
 	}
-	if n.endpoints || reset {
+	if n.Endpoints || reset {
 		a.scope.seen = b.Revision
 	}
 	if reset {
 		a.reconcile(former, b.Revision)
 	}
 	a.follow(n)
-	a.crews.notify(n)
-	if n.hosts {
-		a.crews.steering.NeighboursChanged()
+	a.crews.Notify(a.records.World, n)
+	if n.Hosts {
+		a.queue.NeighboursChanged()
 		a.presence.Watch(a.records.World)
 		a.steerAll()
 	}
 	if reset {
-		a.crews.steering.WithdrawStrangers()
+		a.queue.WithdrawStrangers()
 		if records.SeesStates(a.records.World) && !adopting {
 			a.spawn(a.branches.DropStrangers)
 		}
@@ -120,36 +75,38 @@ func (a *Agent) learn(brought []pando.Record) {
 	if err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	a.follow(digest(mine))
+	a.follow(crew.Digest(mine))
 }
 
 // follow sends records to the runners of their instances and steers the services that the records
 // change. The caller holds the lock.
-func (a *Agent) follow(n news) {
-	for _, s := range n.names() {
-		c := n.services[s]
-		stale := c.service || c.revision
-		if c.endpoints || c.keeper {
+func (a *Agent) follow(n crew.News) {
+	for _, s := range n.Names() {
+		c := n.Services[s]
+		stale := c.Service || c.Revision
+		if c.Endpoints || c.Keeper {
 			a.scope.rescope(s)
 		}
 		if stale {
-			a.scope.unpark(s)
+			for _, i := range a.scope.unpark(s) {
+				a.see(i)
+			}
 		}
-		if c.endpoints && a.renewals.renewed(s, a.records.World.Endpoints[s].V.Secrets) {
-			for _, r := range a.crews.of[s] {
+		if c.Endpoints && a.renewals.renewed(s, a.records.World.Endpoints[s].V.Secrets) {
+			for _, r := range a.crews.Of[s] {
 				r.SecretsChanged()
 			}
 		}
-		if c.service { // endpoints bring it, and a service may go
-			for r := range a.crews.sources[s] {
+		if c.Service { // endpoints bring it, and a service may go
+			for r := range a.crews.ConfigsOf(a.records.World, s) {
 				r.ConfigsChanged()
 			}
 		}
-		for _, id := range c.instances {
+		for _, id := range c.Instances {
 			stale = a.followInstance(id) || stale
 		}
 		if stale {
-			a.crews.steering.Changed(s)
+			a.queue.Changed(s)
 		}
 	}
 }
@@ -161,7 +118,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 	if ok && v.V.Host == a.Host.Name {
 		return a.see(v.V)
 	}
-	if r := a.crews.runners[id]; !ok && r != nil && !a.records.World.Conceals(id) {
+	if r := a.crews.ByName[id]; !ok && r != nil && !a.records.World.Conceals(id) {
 		r.RecordGone()
 	}
 	return true
@@ -171,7 +128,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 // runner if there is none. An instance that leaves waits for nothing that a start needs. The caller
 // holds the lock.
 func (a *Agent) see(i pando.Instance) bool {
-	r, known := a.crews.runners[i.ID]
+	r, known := a.crews.ByName[i.ID]
 	if !known && !i.Phase.Leaving() && !a.scope.complete(i) {
 		a.scope.parked[i.Service] = true
 		return false
@@ -181,9 +138,9 @@ func (a *Agent) see(i pando.Instance) bool {
 		if b := a.arrivals.Take(a.records.World, i.ID); b != nil {
 			box = b
 		}
-		r = runner.New(a.host, i, box, a.askReads.seq.Add(1))
+		r = runner.New(a.host, i, box, a.askReads.Place())
 		delete(a.found, i.ID)
-		a.crews.enlist(r)
+		a.crews.Enlist(a.records.World, r)
 		a.scope.rescope(i.Service)
 		a.spawn(r.Run)
 		return true
@@ -195,13 +152,6 @@ func (a *Agent) see(i pando.Instance) bool {
 	return fresh
 }
 
-// steerAll queues every service. The caller holds the lock.
-func (a *Agent) steerAll() {
-	for _, s := range a.records.World.Names() {
-		a.crews.steering.Changed(s)
-	}
-}
-
 // reconcile runs after the world is replaced. It gives every instance of this host its runner, ends
 // the runners of instances without a record, and steers every service. An answer of control may
 // have brought a record after the snapshot was read: the store decides about it. The caller holds
@@ -210,7 +160,7 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 	for _, i := range a.records.World.On(a.Host.Name) {
 		a.see(i)
 	}
-	for _, r := range a.crews.everyRunner() {
+	for _, r := range a.crews.AllIn(a.records.World) {
 		_, ok := a.records.World.Instances[r.ID]
 		switch {
 		case ok, a.records.World.Conceals(r.ID), a.adoption.adrifts(r.ID):

@@ -1,4 +1,4 @@
-package agent
+package crew
 
 import (
 	"slices"
@@ -7,14 +7,16 @@ import (
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/spec/config"
+	"pando.run/pando/world"
 )
 
 // sources are the services that templates of configs here name, with the runners of those configs.
 // A change of any other service wakes none of them. The lock of the records guards it.
 type sources map[pando.ServiceKey]map[*runner.Runner]bool
 
-// FollowSources notes the services that the templates of a runner's spec name, before they are read.
-func (c *crews) FollowSources(r *runner.Runner, spec pando.Spec) {
+// FollowSources notes the services that the templates of a runner's spec name, before they are
+// read.
+func (c *Crews) FollowSources(r *runner.Runner, spec pando.Spec) {
 	if !spec.Templated() {
 		return
 	}
@@ -40,8 +42,8 @@ func (c *crews) FollowSources(r *runner.Runner, spec pando.Spec) {
 	}
 }
 
-// unfollow forgets the services of a runner. The caller holds the lock.
-func (c *crews) unfollow(r *runner.Runner) {
+// unfollow forgets the services of a runner.
+func (c *Crews) unfollow(r *runner.Runner) {
 	for k, users := range c.sources {
 		if !users[r] {
 			continue
@@ -53,19 +55,24 @@ func (c *crews) unfollow(r *runner.Runner) {
 	}
 }
 
-// reachable returns the addresses of a service's instances that its tenant may reach from here:
-// ordinals, and those that a config here lists. The caller holds the lock.
-func (c *crews) reachable(e pando.Endpoints) []pando.Named {
+// Reachable returns the addresses of a service's instances that its tenant may reach from here:
+// ordinals, and those that a config here lists.
+func (c *Crews) Reachable(w *world.World, e pando.Endpoints) []pando.Named {
 	k := e.Service.ServiceKey
 	if len(c.sources[k]) == 0 {
 		return e.Names
 	}
 	out := slices.Clone(e.Names)
 	for _, s := range e.Seats {
-		v4, v6, ok := supply.AddressesOf(c.records.World, e, s)
+		v4, v6, ok := supply.AddressesOf(w, e, s)
 		if ok && len(out) < supply.ListedMax {
 			out = append(out, pando.Named{IP4: v4, IP6: v6})
 		}
 	}
 	return out
+}
+
+// ConfigsOf returns the runners whose templates name a service.
+func (c *Crews) ConfigsOf(_ *world.World, s pando.ServiceKey) map[*runner.Runner]bool {
+	return c.sources[s]
 }

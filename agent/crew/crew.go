@@ -1,4 +1,8 @@
-package agent
+// Package crew holds the runners of one host: by name, by service, and by the addresses of their
+// sandboxes. It tells them what a commit changes for them.
+//
+// It never starts a runner, and it reads no store but for the asks of former agents.
+package crew
 
 import (
 	"cmp"
@@ -13,88 +17,90 @@ import (
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/work"
+	"pando.run/pando/world"
 )
 
-// crews are the runners of this host. The lock of the records guards them.
-type crews struct {
+// Crews are the runners of this host. The lock of the records guards them: a method that takes the
+// world of the records, and a reader of ByName or Of, holds it.
+type Crews struct {
 	host     pando.HostName
 	clock    pando.Clock
 	records  *records.Records
 	steering *steer.Queue
-	runners  map[pando.InstanceID]*runner.Runner
-	of       map[pando.ServiceKey][]*runner.Runner // per service, sorted by instance name
+	ByName   map[pando.InstanceID]*runner.Runner
+	Of       map[pando.ServiceKey][]*runner.Runner // per service, sorted by instance name
 	// rotation holds the instances that take flows, as last sent to the crews.
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	sources  sources
 	at       map[netip.Addr]*runner.Runner // by the addresses of their sandboxes
 }
 
-func newCrews(
+// New returns crews without runners.
+func New(
 	h pando.HostName, r *records.Records, q *steer.Queue, c pando.Clock,
-) *crews {
-	return &crews{
-		host: h, clock: c, records: r, steering: q, runners: map[pando.InstanceID]*runner.Runner{},
-		of:       map[pando.ServiceKey][]*runner.Runner{},
+) *Crews {
+	return &Crews{
+		host: h, clock: c, records: r, steering: q, ByName: map[pando.InstanceID]*runner.Runner{},
+		Of:       map[pando.ServiceKey][]*runner.Runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		sources:  sources{}, at: map[netip.Addr]*runner.Runner{},
 	}
 }
 
-// runner returns the runner of an instance of this host.
-func (c *crews) runner(i pando.InstanceID) (*runner.Runner, error) {
+// Runner returns the runner of an instance of this host.
+func (c *Crews) Runner(i pando.InstanceID) (*runner.Runner, error) {
 	c.records.Lock()
 	defer c.records.Unlock()
-	r, ok := c.runners[i]
+	r, ok := c.ByName[i]
 	if !ok {
 		return nil, fmt.Errorf("instance %s: %w on this host", i, pando.ErrNotFound)
 	}
 	return r, nil
 }
 
-// enlist adds a runner. A crew is sorted by instance name. The caller holds the lock.
-func (c *crews) enlist(r *runner.Runner) {
-	c.runners[r.ID] = r
-	crew := c.of[r.Service]
+// Enlist adds a runner. A crew is sorted by instance name.
+func (c *Crews) Enlist(_ *world.World, r *runner.Runner) {
+	c.ByName[r.ID] = r
+	crew := c.Of[r.Service]
 	at, _ := slices.BinarySearchFunc(crew, r.ID, func(o *runner.Runner, id pando.InstanceID) int {
 		return cmp.Compare(o.ID, id)
 	})
-	c.of[r.Service] = slices.Insert(crew, at, r)
+	c.Of[r.Service] = slices.Insert(crew, at, r)
 }
 
-// delist removes a runner that has ended.
-func (c *crews) delist(r *runner.Runner) {
+// Remove removes a runner that has ended.
+func (c *Crews) Remove(r *runner.Runner) {
 	c.records.Lock()
 	defer c.records.UnlockChanged()
-	delete(c.runners, r.ID)
+	delete(c.ByName, r.ID)
 	c.locate(r, r.Shown.Link, pando.Link{})
 	c.unfollow(r)
-	crew := slices.DeleteFunc(c.of[r.Service], func(o *runner.Runner) bool { return o == r })
-	if c.of[r.Service] = crew; len(crew) == 0 {
-		delete(c.of, r.Service)
+	crew := slices.DeleteFunc(c.Of[r.Service], func(o *runner.Runner) bool { return o == r })
+	if c.Of[r.Service] = crew; len(crew) == 0 {
+		delete(c.Of, r.Service)
 		delete(c.rotation, r.Service)
 	}
 }
 
-// everyRunner returns the runners sorted by instance name, so that their order does not depend on a
-// map. The caller holds the lock.
-func (c *crews) everyRunner() (out []*runner.Runner) {
-	for _, id := range slices.Sorted(maps.Keys(c.runners)) {
-		out = append(out, c.runners[id])
+// AllIn returns the runners sorted by instance name, so that their order does not depend on a map.
+func (c *Crews) AllIn(*world.World) (out []*runner.Runner) {
+	for _, id := range slices.Sorted(maps.Keys(c.ByName)) {
+		out = append(out, c.ByName[id])
 	}
 	return out
 }
 
-// wakeAll makes every runner look again.
-func (c *crews) wakeAll() {
+// WakeAll makes every runner look again.
+func (c *Crews) WakeAll() {
 	c.records.Lock()
 	defer c.records.Unlock()
-	for _, r := range c.everyRunner() {
+	for _, r := range c.AllIn(c.records.World) {
 		r.LookAgain()
 	}
 }
 
 // Show stores the state of a runner, and steers the service again if its table differs.
-func (c *crews) Show(r *runner.Runner, now runner.Status) {
+func (c *Crews) Show(r *runner.Runner, now runner.Status) {
 	c.records.Lock()
 	defer c.records.Unlock()
 	was := r.Shown
@@ -105,8 +111,8 @@ func (c *crews) Show(r *runner.Runner, now runner.Status) {
 	}
 }
 
-// locate moves a runner to the addresses of its sandbox. The caller holds the lock.
-func (c *crews) locate(r *runner.Runner, was, now pando.Link) {
+// locate moves a runner to the addresses of its sandbox.
+func (c *Crews) locate(r *runner.Runner, was, now pando.Link) {
 	for _, a := range []netip.Addr{was.IP4, was.IP6} {
 		if c.at[a] == r {
 			delete(c.at, a)
@@ -120,7 +126,7 @@ func (c *crews) locate(r *runner.Runner, was, now pando.Link) {
 }
 
 // TenantAt returns the tenant of the instance of this host with an address.
-func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
+func (c *Crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
 	c.records.Lock()
 	defer c.records.Unlock()
 	r, ok := c.at[a]
@@ -130,12 +136,13 @@ func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
 	return r.Service.Tenant, true
 }
 
-// fellows returns the youngest instances of a service that take flows, at most PeersMax, oldest
-// first, and the number of all that do. It includes the asker if that takes flows. The caller
-// holds the lock.
-func (c *crews) fellows(asker *runner.Runner) (youngest []pando.InstanceStatus, all int) {
+// FellowsIn returns the youngest instances of a service that take flows, at most PeersMax, oldest
+// first, and the number of all that do. It includes the asker if that takes flows.
+func (c *Crews) FellowsIn(
+	w *world.World, asker *runner.Runner,
+) (youngest []pando.InstanceStatus, all int) {
 	s := asker.Service
-	e := c.records.World.Endpoints[s].V
+	e := w.Endpoints[s].V
 	youngest = make([]pando.InstanceStatus, 0, pando.PeersMax+1)
 	seen := false
 	add := func(i pando.Instance) {
@@ -148,7 +155,7 @@ func (c *crews) fellows(asker *runner.Runner) (youngest []pando.InstanceStatus, 
 		add(c.seated(s, e, e.Seats[n]))
 	}
 	if !seen {
-		add(asker.StatusIn(c.records.World).Instance)
+		add(asker.StatusIn(w).Instance)
 	}
 	slices.Reverse(youngest)
 	if all = len(c.takers(s)); len(youngest) < pando.PeersMax {
@@ -157,9 +164,9 @@ func (c *crews) fellows(asker *runner.Runner) (youngest []pando.InstanceStatus, 
 	return youngest, all
 }
 
-// seated returns the instance of a seat as this host has it. The caller holds the lock.
-func (c *crews) seated(s pando.ServiceKey, e pando.Endpoints, t pando.Seat) pando.Instance {
-	if r, ok := c.runners[t.Instance]; ok {
+// seated returns the instance of a seat as this host has it.
+func (c *Crews) seated(s pando.ServiceKey, e pando.Endpoints, t pando.Seat) pando.Instance {
+	if r, ok := c.ByName[t.Instance]; ok {
 		return r.StatusIn(c.records.World).Instance
 	}
 	return pando.Instance{
@@ -168,24 +175,23 @@ func (c *crews) seated(s pando.ServiceKey, e pando.Endpoints, t pando.Seat) pand
 	}
 }
 
-// takers returns the instances of a service that take flows, as last sent to its crew. The caller
-// holds the lock.
-func (c *crews) takers(s pando.ServiceKey) map[pando.InstanceID]bool {
+// takers returns the instances of a service that take flows, as last sent to its crew.
+func (c *Crews) takers(s pando.ServiceKey) map[pando.InstanceID]bool {
 	if c.rotation[s] == nil {
 		c.rotation[s] = c.count(s)
 	}
 	return c.rotation[s]
 }
 
-// count finds the instances of a service that take flows. The caller holds the lock.
-func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
+// count finds the instances of a service that take flows.
+func (c *Crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 	in := map[pando.InstanceID]bool{}
 	for _, t := range c.records.World.Endpoints[s].V.Seats {
-		if c.runners[t.Instance] == nil && t.Phase.TakesFlows() {
+		if c.ByName[t.Instance] == nil && t.Phase.TakesFlows() {
 			in[t.Instance] = true
 		}
 	}
-	for _, r := range c.of[s] {
+	for _, r := range c.Of[s] {
 		if r.StatusIn(c.records.World).Instance.Phase.TakesFlows() {
 			in[r.ID] = true
 		}
@@ -196,13 +202,13 @@ func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 // silentMax bounds the instances that the losses of a host name.
 const silentMax = 8
 
-// silent names the instances whose shims do not answer, with the reasons.
-func (c *crews) silent() string {
+// Silent names the instances whose shims do not answer, with the reasons.
+func (c *Crews) Silent() string {
 	c.records.Lock()
 	defer c.records.Unlock()
 	var all []string
 	more := 0
-	for _, r := range c.everyRunner() {
+	for _, r := range c.AllIn(c.records.World) {
 		switch {
 		case r.Shown.Silent == "":
 		case len(all) == silentMax:
@@ -217,11 +223,11 @@ func (c *crews) silent() string {
 	return strings.Join(all, ", ")
 }
 
-// running returns the instances that have a sandbox.
-func (c *crews) running() (all []work.Running) {
+// Running returns the instances that have a sandbox.
+func (c *Crews) Running() (all []work.Running) {
 	c.records.Lock()
 	defer c.records.Unlock()
-	for _, r := range c.everyRunner() {
+	for _, r := range c.AllIn(c.records.World) {
 		if now := r.Shown; now.Box != nil {
 			all = append(all, work.Running{Instance: now.Instance, Box: now.Box, Born: now.Born})
 		}
@@ -230,16 +236,16 @@ func (c *crews) running() (all []work.Running) {
 }
 
 // OnlyShare reports whether no other instance of the service has a share of new flows.
-func (c *crews) OnlyShare(r *runner.Runner) bool {
+func (c *Crews) OnlyShare(r *runner.Runner) bool {
 	c.records.Lock()
 	defer c.records.Unlock()
-	for _, o := range c.of[r.Service] {
+	for _, o := range c.Of[r.Service] {
 		if s := o.StatusIn(c.records.World); o != r && s.Runs && s.Instance.Phase.TakesFlows() && s.Instance.Weight > 0 {
 			return false
 		}
 	}
 	for _, t := range c.records.World.Endpoints[r.Service].V.Seats {
-		if c.runners[t.Instance] == nil && t.Phase.TakesFlows() && t.Weight > 0 {
+		if c.ByName[t.Instance] == nil && t.Phase.TakesFlows() && t.Weight > 0 {
 			return false
 		}
 	}
@@ -248,10 +254,10 @@ func (c *crews) OnlyShare(r *runner.Runner) bool {
 
 // OthersAnswer reports whether another instance of a service serves with its whole share, here or
 // on a host that is alive.
-func (c *crews) OthersAnswer(r *runner.Runner) bool {
+func (c *Crews) OthersAnswer(r *runner.Runner) bool {
 	c.records.Lock()
 	defer c.records.Unlock()
-	for _, o := range c.of[r.Service] {
+	for _, o := range c.Of[r.Service] {
 		if o.ID == r.ID {
 			continue
 		}
@@ -263,16 +269,16 @@ func (c *crews) OthersAnswer(r *runner.Runner) bool {
 	e := c.records.World.Endpoints[r.Service].V
 	for _, t := range e.Seats {
 		_, here := c.records.World.Hosts[e.HostOf(t)]
-		if c.runners[t.Instance] == nil && here && t.Phase.TakesFlows() && t.Weight == runner.WholeWeight {
+		if c.ByName[t.Instance] == nil && here && t.Phase.TakesFlows() && t.Weight == runner.WholeWeight {
 			return true
 		}
 	}
 	return false
 }
 
-// Runners returns all runners, sorted by instance name.
-func (c *crews) Runners() []*runner.Runner {
+// All returns all runners, sorted by instance name.
+func (c *Crews) All() []*runner.Runner {
 	c.records.Lock()
 	defer c.records.Unlock()
-	return c.everyRunner()
+	return c.AllIn(c.records.World)
 }

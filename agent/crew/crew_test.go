@@ -1,4 +1,4 @@
-package agent
+package crew
 
 import (
 	"net/netip"
@@ -11,7 +11,7 @@ import (
 )
 
 func TestAnAddressHasTheTenantOfItsInstance(t *testing.T) {
-	c := newCrews("h1", records.New(records.Config{}), nil, sim.Clock{})
+	c := New("h1", records.New(records.Config{}), nil, sim.Clock{})
 	r := &runner.Runner{ID: "shop-1", Service: pando.ServiceKey{Tenant: "acme", Name: "shop"}}
 	a, b := netip.MustParseAddr("10.128.0.2"), netip.MustParseAddr("10.128.0.3")
 	c.locate(r, pando.Link{}, pando.Link{IP4: a})

@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/anchor"
+	"pando.run/pando/agent/announce"
+	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/crew"
+	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/meter"
+	"pando.run/pando/agent/move"
+	"pando.run/pando/agent/outbound"
+	"pando.run/pando/agent/presence"
+	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/route"
+	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/supply"
+	"pando.run/pando/agent/work"
+	"pando.run/pando/state"
+	"pando.run/pando/world"
+)
+
+// New returns an agent. Run starts it.
+func New(c Config) *Agent {
+	c.Host.Copies, c.Host.Freezes = true, c.SnapshotStore != nil
+	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
+	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
+	c.Registry = own
+	a := &Agent{
+		Config: c, joins: make(joins, 1), anchor: own, sweeper: flows.NewSweeper(c.Steering, c.Clock, c.Log),
+		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
+	}
+	a.scope, a.room = newScope(a), newRoom(a)
+	a.payments = outbound.New(c.Outbound, c.Clock, c.Log)
+	a.records = records.New(records.Config{Host: c.Host.Name, Registry: c.Registry, Clock: c.Clock, IDs: c.IDs,
+		Log: c.Log})
+	a.supplier = supply.New(supply.Supplier{Host: c.Host.Name, Records: a.records,
+		Sandboxes: c.Sandboxes, Images: c.Images, Snapshots: c.SnapshotStore, Secrets: c.Secrets,
+		SnapshotKeys: c.SnapshotKeys, Admit: a.admitVolumes})
+	a.queue = steer.New(c.Steering, tables{a}, c.Clock, c.Log)
+	a.crews = crew.New(c.Host.Name, a.records, a.queue, c.Clock)
+	a.adoption = &adoption{agent: a}
+	a.presence = presence.New(c.Host.Name, a.records, a.queue, c.Liveness, c.Log)
+	a.announce = announce.NewHost(announce.HostConfig{Host: c.Host, Announcer: c.Announcer,
+		Peers: c.Takes, Flows: c.Flows, Records: a.records, Liveness: c.Liveness, Clock: c.Clock,
+		Log: c.Log})
+	a.routes = route.NewHost(route.HostConfig{Own: c.Host.Name, Routers: c.Routers, Ends: c.Ends,
+		Records: a.records, Tables: a.queue, Peers: c.Peers, Liveness: c.Liveness,
+		Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock, Log: c.Log})
+	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.Running, Clock: c.Clock,
+		IDs: c.IDs, Log: c.Log}
+	a.counts, a.askReads = flows.NewCounter(a.sweeper, c.Clock, c.Worked), crew.NewAskReads(a.crews)
+	a.meter = meter.New(meter.Config{
+		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
+		Path: c.Path, Queues: c.Queues,
+		Clock: c.Clock, Log: c.Log,
+	})
+	a.branches = branch.New(branch.Config{
+		Host: c.Host.Name, Records: a.records, Objects: c.Objects, Journals: c.Journals,
+		Peers: c.Peers,
+		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
+	})
+	a.host, a.self = a.newHost(), a.newSelf()
+	a.inspector = a.newInspector()
+	m := a.newMoves()
+	a.departures, a.arrivals, a.snapshots = move.NewDepartures(m), move.NewArrivals(m), move.NewSnapshots(m)
+	return a
+}
+
+// Run adopts the sandboxes of a former agent, joins the cluster and keeps this host as the registry
+// wants it until ctx ends. Instances continue to run after Run returns.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer a.wg.Wait()
+	defer cancel()
+	a.ctx = ctx
+	boxes, err := a.Sandboxes.Attach(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range boxes {
+		if m, comes := b.Arriving(); comes {
+			a.records.Lock()
+			a.arrivals.Found(a.records.World, b, m)
+			a.records.Unlock()
+			continue
+		}
+		a.found[b.Instance()] = b
+	}
+	a.anchor.Recall(len(boxes) > 0)
+	a.work.LoadBook(len(boxes) > 0)
+	if err := a.join(ctx); err != nil {
+		return err
+	}
+	a.spawn(a.queue.Run)
+	a.spawn(a.sweeper.Run)
+	a.spawn(a.counts.Run)
+	a.spawn(a.payments.Run)
+	a.spawn(a.presence.Run)
+	a.spawn(a.announce.Run)
+	a.spawn(a.routes.Run)
+	a.spawn(a.meter.Run)
+	a.spawn(a.work.Run)
+	a.spawn(a.self.WakeServices)
+	a.spawn(a.branches.TrimOften)
+	a.spawn(a.branches.Tend)
+	if a.room != nil {
+		a.spawn(a.room.Run)
+	}
+	scope := a.following()
+	scope.Odd = func(err error) {
+		a.Log.Error("the store cannot be followed; it is tried again", "error", err)
+	}
+	return world.FollowScope(ctx, a.Clock, a.Registry, scope)
+}
