@@ -51,7 +51,7 @@ func (a *adoption) begin(former *world.World) {
 	heads := former.Heads
 	a.agent.spawn(func(ctx context.Context) {
 		for !a.once(ctx, heads) {
-			if pando.Sleep(ctx, a.agent.Clock, adoptWait) != nil {
+			if pando.Sleep(ctx, a.agent.config.Clock, adoptWait) != nil {
 				return
 			}
 		}
@@ -87,7 +87,7 @@ func (a *adoption) once(
 	}
 	adrift := a.withoutRecord(left)
 	if err := a.agent.anchor.Adopted(ctx, adrift); err != nil {
-		a.agent.Log.Warn("the store does not show yet what this host brought back", "error", err)
+		a.agent.config.Log.Warn("the store does not show yet what this host brought back", "error", err)
 		return false
 	}
 	a.agent.records.Lock()
@@ -100,7 +100,7 @@ func (a *adoption) once(
 	if again {
 		return false
 	}
-	a.agent.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", len(adrift))
+	a.agent.config.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", len(adrift))
 	return true
 }
 
@@ -139,7 +139,7 @@ func (a *adoption) orphans() (out []pando.Instance) {
 // record brings its runner.
 func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool) {
 	a.agent.records.Lock()
-	back = a.returned(i) && i.Host == a.agent.Host.Name // false: this agent knows only its name
+	back = a.returned(i) && i.Host == a.agent.config.Host.Name // false: this agent knows only its name
 	a.agent.records.Unlock()
 	if !back {
 		return false, true
@@ -153,7 +153,7 @@ func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
 	now, there := a.agent.records.World.Heads[mine.Service]
 	_, known := a.agent.records.World.Services[mine.Service]
 	a.agent.records.Unlock()
-	newer := mine.Host == a.agent.Host.Name && known && mine.Merges > now.V.Merges &&
+	newer := mine.Host == a.agent.config.Host.Name && known && mine.Merges > now.V.Merges &&
 		(!there || now.V.Host == mine.Host)
 	if !newer {
 		return true
@@ -208,7 +208,7 @@ func (a *adoption) write(ctx context.Context, i pando.Instance) (back, ok bool) 
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid) {
-		a.agent.Log.Error("an instance runs on without a record", "instance", i.ID, "error", err)
+		a.agent.config.Log.Error("an instance runs on without a record", "instance", i.ID, "error", err)
 		a.setAdrift(i.ID)
 		return false, true
 	}
@@ -223,7 +223,7 @@ func (a *adoption) write(ctx context.Context, i pando.Instance) (back, ok bool) 
 
 func (a *adoption) adopted(err error, what string) bool {
 	if err != nil && !errors.Is(err, pando.ErrConflict) && !errors.Is(err, pando.ErrFenced) {
-		a.agent.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
+		a.agent.config.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
 	}
 	return err == nil
 }

@@ -12,8 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,91 +35,15 @@ import (
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/work"
-	"pando.run/pando/state"
 )
 
 // Lease is how long a host's record outlives its agent. Control starts replacements elsewhere only
 // after the lease ends.
 const Lease = pando.HostLease
 
-// Config holds the settings and the drivers of an agent.
-type Config struct {
-	Host      pando.Host
-	Registry  pando.Registry
-	Sandboxes pando.Sandboxes
-	Steering  pando.Steering
-	Prober    pando.Prober
-	Peers     pando.Peers
-	Objects   pando.Objects
-	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
-	// Secrets returns the secrets of an instance of this host, from the server. Nil: there are none.
-	Secrets func(context.Context, pando.InstanceID) (map[string][]byte, error)
-	Kept    pando.Volumes // nil: no service of this host has a volume
-	// Outbound shares connections to other machines among tenants. Nil: one tenant may take all.
-	Outbound pando.Outbound
-	Disk     pando.Disk   // nil: nothing bounds what volumes take
-	Images   pando.Images // nil: no service of this host has an image
-	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
-	SnapshotStore pando.Snapshots
-	// SnapshotKeys returns the keys of the snapshots of an instance of this host, from the server.
-	// Nil: this host makes none.
-	SnapshotKeys func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error)
-	// Books keeps the book of this host's work, for bills. Nil: its work is not billed.
-	Books pando.Books
-	// Traffic returns the bytes that a device of this host has sent and received. Nil: unknown.
-	Traffic func(device string) (sent, received uint64)
-	// Queues returns the queues of the devices of this host, by name. Nil: unknown. Uplinks names
-	// those to report.
-	Queues  func() (map[string]pando.LinkQueue, error)
-	Uplinks []string
-	// Link and Path are those of meter.Config.
-	Link func() float64
-	Path func(ifindex int) pando.PathUse
-	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
-	// ask to the store, and the watch brings the answer.
-	Control pando.Decider
-	// Liveness finds dead hosts before their leases end. Nil: only the leases count.
-	Liveness pando.Liveness
-	// Resolvers names the name servers of the host that do not answer. Nil: none is known.
-	Resolvers func() string
-	// Announcer answers for VIPs on the network that Host.Segment names, after Takes has asked the
-	// other hosts. Nil: clients need a route to a host. Flows fills the connection table before.
-	Announcer pando.Announcer
-	Takes     pando.VIPPeers
-	Flows     pando.FlowBook
-	// Routers announces VIPs to routers. Nil: this host speaks with none. Ends reports, at the end of
-	// the agent, that no agent follows on this host.
-	Routers pando.Routers
-	Ends    func() bool
-	Clock   pando.Clock
-	IDs     pando.IDs
-	Log     *slog.Logger
-	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
-	Sightings pando.Sightings
-	// Serve returns the HTTP handler of an instance's own API.
-	Serve func(pando.Self, pando.InstanceID) http.Handler
-	// Git returns the read-only smart HTTP handler of states. Nil disables it.
-	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
-	// OpenLog returns lines of an instance that runs or is gone.
-	OpenLog func(
-		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
-	) (pando.LogLines, error)
-	// Worked returns the processor time of this process. Nil: it counts as busy all the time.
-	Worked func() time.Duration
-	// Logged returns the counts of this process's log. Nil: they are 0.
-	Logged func() pando.LogFigures
-	// TrimEvery is the interval at which the agent trims old history from the states of this host.
-	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
-	TrimEvery time.Duration
-	Keep      state.Keep
-}
-
-// trimWait is the default time between two trims of the states of this host.
-const trimWait = 5 * time.Minute
-
 // Agent runs one host. It serves pando.Self to the instances of the host.
 type Agent struct {
-	Config
+	config     Config
 	self       *self.API
 	inspector  *inspect.Inspector
 	snapshots  *move.Snapshots
@@ -182,7 +104,7 @@ func (a *Agent) join(ctx context.Context) error {
 				return
 			case <-lost:
 			}
-			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
+			a.config.Log.Warn("the host's lease is lost; joining again", "host", a.config.Host.Name)
 			a.routes.SetUnleased(true)
 			a.leasesLost.Add(1)
 			if lost, err = a.joinOnce(ctx); err != nil {
@@ -205,10 +127,10 @@ func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 		}
 		odd := !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrStoreFull)
 		if text := err.Error(); odd && text != said {
-			a.Log.Error("this host cannot join the cluster; it is tried again", "error", err)
+			a.config.Log.Error("this host cannot join the cluster; it is tried again", "error", err)
 			said = text
 		}
-		if serr := pando.Sleep(ctx, a.Clock, wait); serr != nil {
+		if serr := pando.Sleep(ctx, a.config.Clock, wait); serr != nil {
 			return nil, fmt.Errorf("%w: %w", err, serr)
 		}
 		if odd {
@@ -230,12 +152,12 @@ func (j joins) join(ctx context.Context, a *Agent) (lost <-chan struct{}, err er
 		return nil, ctx.Err()
 	}
 	defer func() { <-j }()
-	h := a.Host
+	h := a.config.Host
 	a.records.Lock()
 	h.Leaving = !a.leaveBy.IsZero()
 	a.records.Unlock()
 	var fence pando.Fence
-	if fence, lost, err = a.Registry.Join(ctx, h, Lease); err != nil {
+	if fence, lost, err = a.config.Server.Registry.Join(ctx, h, Lease); err != nil {
 		return nil, err
 	}
 	a.records.Join(fence)

@@ -87,14 +87,14 @@ func (b *bench) start() {
 		registry = b.through
 	}
 	c := Config{
-		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry,
-		Sightings: b.sightings, Sandboxes: b.sandboxes,
-		Steering: steering, Liveness: b.liveness, Worked: b.worked,
-		Objects: b.objects,
-		Disk:    b.disk, Outbound: b.outbound,
-		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
-		Log:   slog.New(slog.DiscardHandler),
-		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Clock: sim.Clock{}, IDs: b.ids,
+		Log: slog.New(slog.DiscardHandler), Peers: sim.NewPeers(),
+		Server: Server{Registry: registry, Sightings: b.sightings},
+		Programs: Programs{Sandboxes: b.sandboxes, Prober: b.prober, Disk: b.disk,
+			Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() }},
+		Packets: Packets{Steering: steering, Liveness: b.liveness, Outbound: b.outbound},
+		States:  States{Objects: b.objects},
+		Process: Process{Worked: b.worked},
 	}
 	if b.change != nil {
 		b.change(&c)

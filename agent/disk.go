@@ -9,11 +9,11 @@ import (
 
 // newRoom returns the guard of the disk with the volumes, or nil.
 func newRoom(a *Agent) *room.Guard {
-	if a.Disk == nil {
+	if a.config.Programs.Disk == nil {
 		return nil
 	}
-	return room.New(room.Config{Host: a.Host.Name, Disk: a.Disk, Held: a.heldVolumes,
-		End: a.outgrew, Clock: a.Clock, Log: a.Log})
+	return room.New(room.Config{Host: a.config.Host.Name, Disk: a.config.Programs.Disk, Held: a.heldVolumes,
+		End: a.outgrew, Clock: a.config.Clock, Log: a.config.Log})
 }
 
 // heldVolumes returns the volumes that programs of this host may write.

@@ -27,11 +27,11 @@ const leaveLook = 20 * time.Millisecond
 // returns the number of instances that remain. Only a new agent accepts instances again.
 func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err error) {
 	from := func() (bound time.Time) { // connections have the time drain from now on
-		a.leaveBy = a.Clock.Now().Add(drain)
+		a.leaveBy = a.config.Clock.Now().Add(drain)
 		return a.leaveBy.Add(settleMax + a.longestStop())
 	}
 	a.records.Lock()
-	orderBy, begun := a.Clock.Now().Add(orderWaitMax), false
+	orderBy, begun := a.config.Clock.Now().Add(orderWaitMax), false
 	bound := from()
 	a.records.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
@@ -43,15 +43,15 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	for {
 		changed := a.records.News()
 		a.records.Lock()
-		host, joined := a.records.World.Hosts[a.Host.Name]
+		host, joined := a.records.World.Hosts[a.config.Host.Name]
 		begun = begun || ordered(a.records.World, a.crews.AllIn(a.records.World))
-		if !begun && a.Clock.Now().Before(orderBy) {
+		if !begun && a.config.Clock.Now().Before(orderBy) {
 			bound = from()
 		}
 		left = len(a.crews.ByName)
 		a.records.Unlock()
 		if joined && host.V.Leaving && left == 0 && a.announce.HandedOver() && a.routes.IsQuiet() ||
-			a.Clock.Now().After(bound) {
+			a.config.Clock.Now().After(bound) {
 			return left, nil
 		}
 		if err := a.records.AwaitChange(ctx, changed, leaveLook); err != nil {

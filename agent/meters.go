@@ -38,11 +38,11 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 		if r.Shown.Runs && r.Shown.Instance.Phase != pando.PhaseWarm {
 			out.Here = append(out.Here, meter.Local{Instance: r.ID, Box: r.Shown.Box,
 				IfIndex: r.Shown.Link.IfIndex, Device: r.Shown.Link.Host})
-			out.Hosts[r.ID] = a.Host.Name // its seat may be on its way
+			out.Hosts[r.ID] = a.config.Host.Name // its seat may be on its way
 		}
 	}
 	for _, name := range e.V.Hosts {
-		if h, here := a.records.FindHost(a.records.World, name); here && name != a.Host.Name {
+		if h, here := a.records.FindHost(a.records.World, name); here && name != a.config.Host.Name {
 			out.Others = append(out.Others, h)
 		}
 	}
@@ -54,6 +54,6 @@ func (m measured) Ingress() (place, hosts int) {
 	m.a.records.Lock()
 	defer m.a.records.Unlock()
 	names := slices.Sorted(maps.Keys(m.a.records.World.Hosts))
-	place, _ = slices.BinarySearch(names, m.a.Host.Name)
+	place, _ = slices.BinarySearch(names, m.a.config.Host.Name)
 	return place, len(names)
 }

@@ -52,9 +52,9 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.Losses(ctx)
-	l.Unreached, l.Silent, l.Now = a.queue.Unreached(), a.crews.Silent(), a.Clock.Now()
-	if a.Resolvers != nil {
-		l.Resolvers = a.Resolvers()
+	l.Unreached, l.Silent, l.Now = a.queue.Unreached(), a.crews.Silent(), a.config.Clock.Now()
+	if a.config.Process.Resolvers != nil {
+		l.Resolvers = a.config.Process.Resolvers()
 	}
 	return a.routes.Losses(a.announce.Losses(a.presence.Losses(l))), err
 }
@@ -63,20 +63,20 @@ func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 func (a *Agent) StateLog(
 	_ context.Context, s pando.ServiceKey, most int,
 ) ([]pando.StateCommit, error) {
-	return state.Open(a.Objects, s, nil).Log(a.records.Head(s), most)
+	return state.Open(a.config.States.Objects, s, nil).Log(a.records.Head(s), most)
 }
 
 // State implements pando.HostAgent.
 func (a *Agent) State() http.Handler {
-	if a.Git == nil {
+	if a.config.States.Git == nil {
 		return http.NotFoundHandler()
 	}
-	return a.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
+	return a.config.States.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
 		head := a.records.Head(s)
 		if head.IsZero() {
 			return nil, head, fmt.Errorf("state of %s: %w", s, pando.ErrNotFound)
 		}
-		return a.Objects, head, nil
+		return a.config.States.Objects, head, nil
 	})
 }
 

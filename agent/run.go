@@ -25,48 +25,48 @@ import (
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
-	c.Host.Copies, c.Host.Freezes = true, c.SnapshotStore != nil
-	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
-	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
-	c.Registry = own
+	c.Host.Copies, c.Host.Freezes = true, c.Programs.Snapshots != nil
+	c.States.TrimEvery = cmp.Or(c.States.TrimEvery, trimWait)
+	c.States.Keep = cmp.Or(c.States.Keep, state.DefaultKeep)
+	own := anchor.New(c.Server.Registry, c.Server.Sightings, c.Clock, c.Log)
+	c.Server.Registry = own
 	a := &Agent{
-		Config: c, joins: make(joins, 1), anchor: own, sweeper: flows.NewSweeper(c.Steering, c.Clock, c.Log),
-		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
+		config: c, joins: make(joins, 1), anchor: own, renewals: secretsSeen{},
+		sweeper:  flows.NewSweeper(c.Packets.Steering, c.Clock, c.Log),
+		payments: outbound.New(c.Packets.Outbound, c.Clock, c.Log),
+		found:    map[pando.InstanceID]pando.Sandbox{},
 	}
-	a.scope, a.room = newScope(a), newRoom(a)
-	a.payments = outbound.New(c.Outbound, c.Clock, c.Log)
-	a.records = records.New(records.Config{Host: c.Host.Name, Registry: c.Registry, Clock: c.Clock, IDs: c.IDs,
-		Log: c.Log})
-	a.supplier = supply.New(supply.Supplier{Host: c.Host.Name, Records: a.records,
-		Sandboxes: c.Sandboxes, Images: c.Images, Snapshots: c.SnapshotStore, Secrets: c.Secrets,
-		SnapshotKeys: c.SnapshotKeys, Admit: a.admitVolumes})
-	a.queue = steer.New(c.Steering, tables{a}, c.Clock, c.Log)
+	a.scope, a.room, a.adoption = newScope(a), newRoom(a), &adoption{agent: a}
+	a.records = records.New(records.Config{Host: c.Host.Name, Registry: own, Clock: c.Clock,
+		IDs: c.IDs, Log: c.Log})
+	a.queue = steer.New(c.Packets.Steering, tables{a}, c.Clock, c.Log)
 	a.crews = crew.New(c.Host.Name, a.records, a.queue, c.Clock)
-	a.adoption = &adoption{agent: a}
-	a.presence = presence.New(c.Host.Name, a.records, a.queue, c.Liveness, c.Log)
-	a.announce = announce.NewHost(announce.HostConfig{Host: c.Host, Announcer: c.Announcer,
-		Peers: c.Takes, Flows: c.Flows, Records: a.records, Liveness: c.Liveness, Clock: c.Clock,
+	a.askReads = crew.NewAskReads(a.crews)
+	a.counts = flows.NewCounter(a.sweeper, c.Clock, c.Process.Worked)
+	a.presence = presence.New(c.Host.Name, a.records, a.queue, c.Packets.Liveness, c.Log)
+	a.supplier = supply.New(supply.Supplier{Host: c.Host.Name, Records: a.records,
+		Sandboxes: c.Programs.Sandboxes, Images: c.Programs.Images, Snapshots: c.Programs.Snapshots,
+		Secrets: c.Server.Secrets, SnapshotKeys: c.Server.SnapshotKeys, Admit: a.admitVolumes})
+	a.announce = announce.NewHost(announce.HostConfig{Host: c.Host, Announcer: c.VIPs.Announcer,
+		Peers: c.VIPs.Peers, Flows: c.VIPs.Flows, Records: a.records, Liveness: c.Packets.Liveness,
+		Clock: c.Clock, Log: c.Log})
+	a.routes = route.NewHost(route.HostConfig{Own: c.Host.Name, Routers: c.VIPs.Routers,
+		Ends: c.VIPs.Ends, Records: a.records, Tables: a.queue, Peers: c.Peers,
+		Liveness: c.Packets.Liveness, Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock,
 		Log: c.Log})
-	a.routes = route.NewHost(route.HostConfig{Own: c.Host.Name, Routers: c.Routers, Ends: c.Ends,
-		Records: a.records, Tables: a.queue, Peers: c.Peers, Liveness: c.Liveness,
-		Frozen: own.Frozen, LeaveBy: a.leavesBy, Clock: c.Clock, Log: c.Log})
-	a.work = &work.Reader{Books: c.Books, Traffic: c.Traffic, Running: a.crews.Running, Clock: c.Clock,
-		IDs: c.IDs, Log: c.Log}
-	a.counts, a.askReads = flows.NewCounter(a.sweeper, c.Clock, c.Worked), crew.NewAskReads(a.crews)
-	a.meter = meter.New(meter.Config{
-		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
-		Path: c.Path, Queues: c.Queues,
-		Clock: c.Clock, Log: c.Log,
-	})
-	a.branches = branch.New(branch.Config{
-		Host: c.Host.Name, Records: a.records, Objects: c.Objects, Journals: c.Journals,
-		Peers: c.Peers,
-		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
-	})
+	a.work = &work.Reader{Books: c.Programs.Books, Traffic: c.Packets.Traffic,
+		Running: a.crews.Running, Clock: c.Clock, IDs: c.IDs, Log: c.Log}
+	a.meter = meter.New(meter.Config{Host: c.Host, Steering: c.Packets.Steering, Peers: c.Peers,
+		Source: measured{a}, Link: c.Packets.Link, Path: c.Packets.Path, Queues: c.Packets.Queues,
+		Clock: c.Clock, Log: c.Log})
+	a.branches = branch.New(branch.Config{Host: c.Host.Name, Records: a.records,
+		Objects: c.States.Objects, Journals: c.States.Journals, Peers: c.Peers, Clock: c.Clock,
+		Log: c.Log, TrimEvery: c.States.TrimEvery, Keep: c.States.Keep})
 	a.host, a.self = a.newHost(), a.newSelf()
 	a.inspector = a.newInspector()
 	m := a.newMoves()
-	a.departures, a.arrivals, a.snapshots = move.NewDepartures(m), move.NewArrivals(m), move.NewSnapshots(m)
+	a.departures, a.arrivals = move.NewDepartures(m), move.NewArrivals(m)
+	a.snapshots = move.NewSnapshots(m)
 	return a
 }
 
@@ -77,7 +77,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.wg.Wait()
 	defer cancel()
 	a.ctx = ctx
-	boxes, err := a.Sandboxes.Attach(ctx)
+	boxes, err := a.config.Programs.Sandboxes.Attach(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	scope := a.following()
 	scope.Odd = func(err error) {
-		a.Log.Error("the store cannot be followed; it is tried again", "error", err)
+		a.config.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	}
-	return world.FollowScope(ctx, a.Clock, a.Registry, scope)
+	return world.FollowScope(ctx, a.config.Clock, a.config.Server.Registry, scope)
 }

@@ -54,7 +54,7 @@ func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
 	f.changed = false
 	out := make(map[pando.Key]bool, 2*len(f.mine))
 	for s := range f.mine {
-		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, f.a.Host.Name)] = true, true
+		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, f.a.config.Host.Name)] = true, true
 	}
 	return out
 }
@@ -62,9 +62,9 @@ func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
 // survey finds the services that concern this host in a snapshot, in the sandboxes of a former
 // agent and in the states of this host.
 func (f *scope) survey(fixed []pando.Record) {
-	states, err := state.Services(f.a.Objects)
+	states, err := state.Services(f.a.config.States.Objects)
 	if err != nil {
-		f.a.Log.Error("list the states of this host", "error", err)
+		f.a.config.Log.Error("list the states of this host", "error", err)
 	}
 	w := world.NewScoped()
 	_ = w.Apply(fixed, 0) // take reports a record that cannot be read
@@ -91,7 +91,7 @@ func (f *scope) survey(fixed []pando.Record) {
 		}
 	}
 	for s, k := range w.Keepers {
-		if k.V.Holds(f.a.Host.Name) {
+		if k.V.Holds(f.a.config.Host.Name) {
 			f.mine[s] = true
 		}
 	}
@@ -99,12 +99,12 @@ func (f *scope) survey(fixed []pando.Record) {
 
 // named reports whether a service's endpoints name this host.
 func (f *scope) named(e pando.Endpoints) bool {
-	return e.Service.Home == f.a.Host.Name || e.On(f.a.Host.Name)
+	return e.Service.Home == f.a.config.Host.Name || e.On(f.a.config.Host.Name)
 }
 
 // rescope decides whether a service concerns this host after a change. The caller holds the lock.
 func (f *scope) rescope(s pando.ServiceKey) {
-	mine := f.kept[s] || f.a.arrivals.Expects(f.a.records.World, s) || f.a.records.World.Keepers[s].V.Holds(f.a.Host.Name) ||
+	mine := f.kept[s] || f.a.arrivals.Expects(f.a.records.World, s) || f.a.records.World.Keepers[s].V.Holds(f.a.config.Host.Name) ||
 		len(f.a.crews.Of[s]) > 0 || f.named(f.a.records.World.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:
@@ -131,7 +131,7 @@ func (f *scope) unpark(s pando.ServiceKey) (all []pando.Instance) {
 	}
 	delete(f.parked, s)
 	for _, i := range append(f.a.records.World.Of(s), world.RunsOf(f.a.records.World, s)...) {
-		if i.Host == f.a.Host.Name {
+		if i.Host == f.a.config.Host.Name {
 			all = append(all, i)
 		}
 	}

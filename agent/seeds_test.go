@@ -110,8 +110,8 @@ func (b *bench) nursery() *nursery {
 
 func (b *bench) useNursery(n *nursery) {
 	b.change = func(c *Config) {
-		c.Sandboxes, c.Images, c.SnapshotStore = n, n, n
-		c.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+		c.Programs.Sandboxes, c.Programs.Images, c.Programs.Snapshots = n, n, n
+		c.Server.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 			return snapshotKeys, nil
 		}
 	}

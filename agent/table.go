@@ -47,9 +47,9 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	coming := a.arrivals.Endpoints(a.records.World, s)
 	out.Endpoints = append(out.Endpoints, coming...)
-	if a.Host.Tunnel && isSpread(svc.V, all.V) {
+	if a.config.Host.Tunnel && isSpread(svc.V, all.V) {
 		find := a.presence.LeavingOut(a.records.World, all.V, out.Endpoints, t.find)
-		remote := slices.DeleteFunc(steer.Remotes(all.V, a.Host.Name, find),
+		remote := slices.DeleteFunc(steer.Remotes(all.V, a.config.Host.Name, find),
 			func(r pando.Endpoint) bool {
 				return slices.ContainsFunc(coming,
 					func(e pando.Endpoint) bool { return e.Instance == r.Instance })
@@ -65,7 +65,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
-	out.Asleep = sleeps(svc.V, all.V, a.Clock.Now())
+	out.Asleep = sleeps(svc.V, all.V, a.config.Clock.Now())
 	return out, steer.Publish
 }
 
@@ -106,12 +106,12 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	w := t.a.records.World
 	e, home := w.Endpoints[s].V, w.Services[s].V.Home
 	takers, keepers := e.Takers(), e.Keepers()
-	own, isHere := slices.BinarySearch(e.Hosts, t.a.Host.Name)
+	own, isHere := slices.BinarySearch(e.Hosts, t.a.config.Host.Name)
 	leads := !isHere || !keepers[own]
 	best := 0
 	for n, name := range e.Hosts {
 		h, alive := t.a.records.FindHost(w, name)
-		if name == t.a.Host.Name || h.Name == "" || !keepers[n] {
+		if name == t.a.config.Host.Name || h.Name == "" || !keepers[n] {
 			continue
 		}
 		rank := 1 // its agent is away, and its programs steer on
@@ -143,7 +143,7 @@ func (t tables) Neighbours() (others []pando.Host) {
 	for name := range w.Members {
 		names[name] = true
 	}
-	delete(names, t.a.Host.Name)
+	delete(names, t.a.config.Host.Name)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if h, _ := t.a.records.FindHost(w, name); h.Name != "" {
 			others = append(others, h)

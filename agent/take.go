@@ -35,7 +35,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.records.World = former.Next()
 	}
 	if err := a.records.World.Apply(b.Changes, b.Revision); err != nil {
-		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
+		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := crew.Digest(b.Changes)
 	if adopting || !reset && a.adoption.comesBack(n) {
@@ -69,11 +69,11 @@ func (a *Agent) learn(brought []pando.Record) {
 	defer a.records.UnlockChanged()
 	mine := slices.DeleteFunc(slices.Clone(brought), func(r pando.Record) bool {
 		s, ok := r.Key.Service()
-		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.Host.Name)))
+		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.config.Host.Name)))
 	})
 	err := errors.Join(a.records.World.Apply(mine, 0), a.records.Intents.NoteAll(brought))
 	if err != nil {
-		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
+		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	a.follow(crew.Digest(mine))
 }
@@ -115,7 +115,7 @@ func (a *Agent) follow(n crew.News) {
 // this host's own write. The caller holds the lock.
 func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 	v, ok := a.records.World.Instances[id]
-	if ok && v.V.Host == a.Host.Name {
+	if ok && v.V.Host == a.config.Host.Name {
 		return a.see(v.V)
 	}
 	if r := a.crews.ByName[id]; !ok && r != nil && !a.records.World.Conceals(id) {
@@ -157,7 +157,7 @@ func (a *Agent) see(i pando.Instance) bool {
 // have brought a record after the snapshot was read: the store decides about it. The caller holds
 // the lock.
 func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
-	for _, i := range a.records.World.On(a.Host.Name) {
+	for _, i := range a.records.World.On(a.config.Host.Name) {
 		a.see(i)
 	}
 	for _, r := range a.crews.AllIn(a.records.World) {
@@ -176,12 +176,12 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 			continue
 		}
 		if a.records.World.Conceals(id) || a.adoption.adrifts(id) {
-			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
+			a.config.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
-			a.Log.Warn("a sandbox without a record is removed", "instance", id)
+			a.config.Log.Warn("a sandbox without a record is removed", "instance", id)
 			a.removeStranger(ctx, b)
 		})
 	}
@@ -192,14 +192,14 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 // answers.
 func (a *Agent) lookFor(ctx context.Context, r *runner.Runner, k pando.Key) {
 	for wait := runner.RetryWait; ; wait = min(2*wait, runner.RetryWaitMax) {
-		s, err := a.Registry.Snapshot(ctx, k)
+		s, err := a.config.Server.Registry.Snapshot(ctx, k)
 		if err == nil {
 			if !slices.ContainsFunc(s.Records, func(v pando.Record) bool { return v.Key == k }) {
 				r.RecordGone()
 			}
 			return
 		}
-		if pando.Sleep(ctx, a.Clock, wait) != nil {
+		if pando.Sleep(ctx, a.config.Clock, wait) != nil {
 			return
 		}
 	}
@@ -213,9 +213,9 @@ func (a *Agent) removeStranger(ctx context.Context, b pando.Sandbox) {
 			return
 		}
 		if wait == runner.RetryWait && ctx.Err() == nil {
-			a.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
+			a.config.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
 		}
-		if pando.Sleep(ctx, a.Clock, wait) != nil {
+		if pando.Sleep(ctx, a.config.Clock, wait) != nil {
 			return
 		}
 	}

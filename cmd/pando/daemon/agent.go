@@ -98,18 +98,22 @@ func tend(ctx context.Context, p place) error {
 	}
 	resolvers := &dns.Silent{Clock: wall.Clock{}}
 	a := agent.New(agent.Config{
-		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
-		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
-		Link: uplink.New(p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
-		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
-		Queues: uplink.Queues, Uplinks: p.Uplinks, Outbound: outbound(h, log),
-		Objects: objects, Journals: p.journals(), Images: images,
-		Kept: process.VolumesOf(sandboxes), Disk: process.DiskOf(sandboxes), Secrets: c.secrets(p, peers),
-		SnapshotKeys: c.snapshotKeys(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
-		Routers: speaker, Ends: endsFor(p, log), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
-		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
-		Logged: logged.figures, Worked: wall.Worked, Resolvers: resolvers.String,
+		Host: h, Clock: wall.Clock{}, IDs: names{}, Log: log, Peers: peers,
+		Server: agent.Server{Registry: c.registry, Control: c.leader(p, peers),
+			Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
+			Sightings: sighting.Folders{Data: p.Data, Run: p.Run}},
+		Programs: agent.Programs{Sandboxes: sandboxes, Prober: probe.New(), Images: images,
+			Snapshots: snapshotsIn(images, log), Volumes: process.VolumesOf(sandboxes),
+			Disk: process.DiskOf(sandboxes), Books: book.File(filepath.Join(p.Data, "work.json")),
+			Serve: api.SelfHandler, OpenLog: sandboxes.OpenLog},
+		Packets: agent.Packets{Steering: steering, Liveness: others.liveness, Outbound: outbound(h, log),
+			Traffic: uplink.Traffic, Queues: uplink.Queues, Uplinks: p.Uplinks,
+			Link: uplink.New(p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path},
+		VIPs: agent.VIPs{Announcer: announcer(p, log), Peers: peers, Flows: steering.Flows,
+			Routers: speaker, Ends: endsFor(p, log)},
+		States: agent.States{Objects: objects, Journals: p.journals(), Git: git.Handler},
+		Process: agent.Process{Worked: wall.Worked, Logged: logged.figures,
+			Resolvers: resolvers.String},
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
 	if err != nil {

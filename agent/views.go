@@ -16,12 +16,14 @@ import (
 
 // newHost returns what the runners of this host share. Its parts exist already.
 func (a *Agent) newHost() *runner.Host {
+	c := &a.config
 	return &runner.Host{
-		Name: a.Host.Name, Clock: a.Clock, IDs: a.IDs, Log: a.Log, Spawn: a.spawn,
-		Serve:  func(i pando.InstanceID) http.Handler { return a.Config.Serve(a.self, i) },
-		Prober: a.Prober, Steering: a.Steering, Volumes: a.Kept, Records: a.records,
-		Branches: a.branches, Tables: a.queue, Payments: a.payments, Sweeper: a.sweeper,
-		Counter: a.counts, Supplier: a.supplier, Seeds: seed.New(a.SnapshotStore, a.Log), Work: a.work, Agent: runnerView{a},
+		Name: c.Host.Name, Clock: c.Clock, IDs: c.IDs, Log: c.Log, Spawn: a.spawn,
+		Serve:  func(i pando.InstanceID) http.Handler { return c.Programs.Serve(a.self, i) },
+		Prober: c.Programs.Prober, Steering: c.Packets.Steering, Volumes: c.Programs.Volumes,
+		Records: a.records, Branches: a.branches, Tables: a.queue, Payments: a.payments,
+		Sweeper: a.sweeper, Counter: a.counts, Supplier: a.supplier,
+		Seeds: seed.New(c.Programs.Snapshots, c.Log), Work: a.work, Agent: runnerView{a},
 	}
 }
 
@@ -69,10 +71,11 @@ func (v runnerView) HandOver(r *runner.Runner, box pando.Sandbox) { v.a.departur
 
 // newSelf returns the API of the instances. Its parts exist already.
 func (a *Agent) newSelf() *self.API {
+	c := &a.config
 	return &self.API{
-		Host: a.Host.Name, Records: a.records, Branches: a.branches, Sandboxes: a.Sandboxes,
-		Steering: a.Steering, Sweeper: a.sweeper, Peers: a.Peers, Control: a.Control, Clock: a.Clock,
-		IDs: a.IDs, Log: a.Log, Spawn: a.spawn, Agent: selfView{a},
+		Host: c.Host.Name, Records: a.records, Branches: a.branches, Sandboxes: c.Programs.Sandboxes,
+		Steering: c.Packets.Steering, Sweeper: a.sweeper, Peers: c.Peers, Control: c.Server.Control,
+		Clock: c.Clock, IDs: c.IDs, Log: c.Log, Spawn: a.spawn, Agent: selfView{a},
 	}
 }
 
@@ -105,10 +108,11 @@ func (v selfView) MayWrite() error { return v.a.mayWrite() }
 
 // newMoves returns what the moves and the snapshots of this host share. Its parts exist already.
 func (a *Agent) newMoves() *move.Host {
+	c := &a.config
 	return &move.Host{
-		Name: a.Host.Name, Records: a.records, Branches: a.branches, Supplier: a.supplier,
-		Seeds: a.host.Seeds, Tables: a.queue, Steering: a.Steering, Payments: a.payments,
-		Peers: a.Peers, Registry: a.Registry, Clock: a.Clock, Log: a.Log, Spawn: a.spawn,
+		Name: c.Host.Name, Records: a.records, Branches: a.branches, Supplier: a.supplier,
+		Seeds: a.host.Seeds, Tables: a.queue, Steering: c.Packets.Steering, Payments: a.payments,
+		Peers: c.Peers, Registry: c.Server.Registry, Clock: c.Clock, Log: c.Log, Spawn: a.spawn,
 		Agent: moveView{a},
 	}
 }
@@ -128,11 +132,13 @@ func (v moveView) RemoveSandbox(ctx context.Context, box pando.Sandbox) {
 
 // newInspector returns the inspector of this host. Its parts exist already.
 func (a *Agent) newInspector() *inspect.Inspector {
+	c := &a.config
 	return inspect.New(inspect.Inspector{
-		Host: a.Host.Name, Version: a.Host.Version, Records: a.records, Tables: a.queue,
-		Sweeper: a.sweeper, Meter: a.meter, Tally: &a.host.Tally, Steering: a.Steering, Kept: a.Kept,
-		OpenLog: a.OpenLog, Traffic: a.Traffic, Queues: a.Queues, Uplinks: a.Uplinks,
-		Logged: a.Logged, Clock: a.Clock, Log: a.Log, Agent: inspectView{a},
+		Host: c.Host.Name, Version: c.Host.Version, Records: a.records, Tables: a.queue,
+		Sweeper: a.sweeper, Meter: a.meter, Tally: &a.host.Tally, Steering: c.Packets.Steering,
+		Kept: c.Programs.Volumes, OpenLog: c.Programs.OpenLog, Traffic: c.Packets.Traffic,
+		Queues: c.Packets.Queues, Uplinks: c.Packets.Uplinks, Logged: c.Process.Logged,
+		Clock: c.Clock, Log: c.Log, Agent: inspectView{a},
 	})
 }
 
