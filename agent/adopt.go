@@ -34,8 +34,8 @@ type adoption struct {
 const adoptWait = 200 * time.Millisecond
 
 // begin starts the adoption after a snapshot of a restored store, or of a service that came
-// back. former is the world before the restore. The caller holds the lock.
-func (a *adoption) begin(former *world.World) {
+// back. former is the world before the restore.
+func (a *adoption) begin(w *world.World, former *world.World) {
 	if a.running {
 		a.again = true
 		return
@@ -43,7 +43,7 @@ func (a *adoption) begin(former *world.World) {
 	a.running = true
 	a.specs = map[pando.InstanceID]string{}
 	for id, r := range a.agent.crews.ByName {
-		i := r.StatusIn(a.agent.records.World).Instance
+		i := r.StatusIn(w).Instance
 		if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
 			a.specs[id] = spec.Hash()
 		}
@@ -70,7 +70,7 @@ func (a *adoption) once(
 		done = a.head(ctx, heads[s].V) && done
 	}
 	a.agent.records.Lock()
-	all, orphans := a.agent.crews.AllIn(a.agent.records.World), a.orphans()
+	all, orphans := a.agent.crews.AllIn(a.agent.records.World), a.orphans(a.agent.records.World)
 	a.agent.records.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
@@ -94,7 +94,7 @@ func (a *adoption) once(
 	again := a.again
 	if !again {
 		a.running = false // not before: a second adoption would begin beside this one
-		a.agent.steerAll()
+		a.agent.steerAll(a.agent.records.World)
 	}
 	a.agent.records.Unlock()
 	if again {
@@ -122,8 +122,8 @@ func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance
 }
 
 // orphans returns the instances that a former agent started and whose records are lost, each with
-// its last record. The caller holds the lock.
-func (a *adoption) orphans() (out []pando.Instance) {
+// its last record.
+func (a *adoption) orphans(_ *world.World) (out []pando.Instance) {
 	known := a.agent.anchor.Adrift()
 	for id, b := range a.agent.found {
 		i := pando.Instance{ID: id, Service: b.Service()}
@@ -139,7 +139,7 @@ func (a *adoption) orphans() (out []pando.Instance) {
 // record brings its runner.
 func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool) {
 	a.agent.records.Lock()
-	back = a.returned(i) && i.Host == a.agent.config.Host.Name // false: this agent knows only its name
+	back = a.returned(a.agent.records.World, i) && i.Host == a.agent.config.Host.Name // false: this agent knows only its name
 	a.agent.records.Unlock()
 	if !back {
 		return false, true
@@ -168,10 +168,9 @@ func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
 // returned reports whether the store may have the service and the spec of an instance. A spec that
 // was deployed after the restore under the same number is another one. This host may read no spec
 // of a service of which the store shows no part here: the store then compares the hashes itself.
-// The caller holds the lock.
-func (a *adoption) returned(i pando.Instance) bool {
-	spec, known := a.agent.records.World.SpecOf(i.Service, i.Revision)
-	_, service := a.agent.records.World.Services[i.Service]
+func (a *adoption) returned(w *world.World, i pando.Instance) bool {
+	spec, known := w.SpecOf(i.Service, i.Revision)
+	_, service := w.Services[i.Service]
 	return service && (known && i.RunsSpec(spec) || !known && i.SpecHash != "") &&
 		i.Phase != pando.PhaseMerged
 }
@@ -182,7 +181,7 @@ func (a *adoption) instance(ctx context.Context, r *runner.Runner) bool {
 	i := r.StatusIn(a.agent.records.World).Instance
 	i.SpecHash = cmp.Or(i.SpecHash, a.specs[i.ID])
 	v, there := a.agent.records.World.Instances[r.ID]
-	back, frozen := a.returned(i), a.agent.records.World.Conceals(r.ID)
+	back, frozen := a.returned(a.agent.records.World, i), a.agent.records.World.Conceals(r.ID)
 	a.agent.records.Unlock()
 	switch {
 	case frozen:
@@ -244,14 +243,13 @@ func (a *adoption) landed(i pando.InstanceID) {
 }
 
 // adrifts reports whether an instance without a record stays: the store was restored from a backup
-// that is older than the instance. The caller holds the lock.
-func (a *adoption) adrifts(i pando.InstanceID) bool {
+// that is older than the instance.
+func (a *adoption) adrifts(_ *world.World, i pando.InstanceID) bool {
 	return a.running || a.adrift[i] || a.agent.anchor.Drifts(i)
 }
 
-// comesBack reports whether a change brings the service of an instance back that runs adrift. The
-// caller holds the lock.
-func (a *adoption) comesBack(n crew.News) bool {
+// comesBack reports whether a change brings the service of an instance back that runs adrift.
+func (a *adoption) comesBack(_ *world.World, n crew.News) bool {
 	back := func(s pando.ServiceKey) bool {
 		c := n.Services[s]
 		return c != nil && (c.Service || c.Revision)
@@ -269,13 +267,12 @@ func (a *adoption) comesBack(n crew.News) bool {
 	return false
 }
 
-// keeps reports whether an instance of a service runs here without a record. The caller holds the
-// lock.
-func (a *adoption) keeps(s pando.ServiceKey) bool {
-	if a.agent.unattached(s) {
+// keeps reports whether an instance of a service runs here without a record.
+func (a *adoption) keeps(w *world.World, s pando.ServiceKey) bool {
+	if a.agent.unattached(w, s) {
 		return true
 	}
-	if _, ok := a.agent.records.World.Services[s]; ok {
+	if _, ok := w.Services[s]; ok {
 		return false
 	}
 	return a.running && len(a.agent.crews.Of[s]) > 0 ||
@@ -283,11 +280,11 @@ func (a *adoption) keeps(s pando.ServiceKey) bool {
 }
 
 // unattached reports whether an instance of a service runs here whose record, or whose service,
-// cannot be read. Only the table in force has its endpoint. The caller holds the lock.
-func (a *Agent) unattached(s pando.ServiceKey) bool {
-	_, known := a.records.World.Services[s]
+// cannot be read. Only the table in force has its endpoint.
+func (a *Agent) unattached(w *world.World, s pando.ServiceKey) bool {
+	_, known := w.Services[s]
 	for id, b := range a.found {
-		if b.Service() == s && (!known || a.records.World.Conceals(id)) {
+		if b.Service() == s && (!known || w.Conceals(id)) {
 			return true
 		}
 	}

@@ -6,6 +6,9 @@
 //
 // It never decides how many instances there are or where they run: control decides. It may be
 // killed at any moment. Instances, tables and objects outlive it, and a new agent adopts them.
+//
+// Records and what derives from them have one lock, that of agent/records. A function that takes
+// the world of the records is called with this lock, here and in every room.
 package agent
 
 import (
@@ -35,6 +38,7 @@ import (
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/work"
+	"pando.run/pando/world"
 )
 
 // Lease is how long a host's record outlives its agent. Control starts replacements elsewhere only
@@ -167,9 +171,9 @@ func (j joins) join(ctx context.Context, a *Agent) (lost <-chan struct{}, err er
 // joinWaitMax bounds the wait between two attempts to join after an odd error of the store.
 const joinWaitMax = 5 * time.Second
 
-// steerAll queues every service. The caller holds the lock.
-func (a *Agent) steerAll() {
-	for _, s := range a.records.World.Names() {
+// steerAll queues every service.
+func (a *Agent) steerAll(w *world.World) {
+	for _, s := range w.Names() {
 		a.queue.Changed(s)
 	}
 }

@@ -28,7 +28,7 @@ const leaveLook = 20 * time.Millisecond
 func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err error) {
 	from := func() (bound time.Time) { // connections have the time drain from now on
 		a.leaveBy = a.config.Clock.Now().Add(drain)
-		return a.leaveBy.Add(settleMax + a.longestStop())
+		return a.leaveBy.Add(settleMax + a.longestStop(a.records.World))
 	}
 	a.records.Lock()
 	orderBy, begun := a.config.Clock.Now().Add(orderWaitMax), false
@@ -81,10 +81,10 @@ func (a *Agent) here() int {
 	return len(a.crews.ByName)
 }
 
-// longestStop returns the longest stop time of any instance here. The caller holds the lock.
-func (a *Agent) longestStop() (most time.Duration) {
-	for _, r := range a.crews.AllIn(a.records.World) {
-		spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
+// longestStop returns the longest stop time of any instance here.
+func (a *Agent) longestStop(w *world.World) (most time.Duration) {
+	for _, r := range a.crews.AllIn(w) {
+		spec, _ := w.SpecOf(r.Service, r.Shown.Instance.Revision)
 		most = max(most, pando.Seconds(spec.StopSeconds))
 	}
 	return most

@@ -16,7 +16,7 @@ import (
 func (a *Agent) Applied(
 	ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision,
 ) (missing string, err error) {
-	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(s) }
+	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(a.records.World, s) }
 	err = a.records.Wait(ctx, func() bool {
 		return a.scope.seen >= at && !slices.ContainsFunc(of, disobeys)
 	})

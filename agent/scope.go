@@ -102,10 +102,10 @@ func (f *scope) named(e pando.Endpoints) bool {
 	return e.Service.Home == f.a.config.Host.Name || e.On(f.a.config.Host.Name)
 }
 
-// rescope decides whether a service concerns this host after a change. The caller holds the lock.
-func (f *scope) rescope(s pando.ServiceKey) {
-	mine := f.kept[s] || f.a.arrivals.Expects(f.a.records.World, s) || f.a.records.World.Keepers[s].V.Holds(f.a.config.Host.Name) ||
-		len(f.a.crews.Of[s]) > 0 || f.named(f.a.records.World.Endpoints[s].V)
+// rescope decides whether a service concerns this host after a change.
+func (f *scope) rescope(w *world.World, s pando.ServiceKey) {
+	mine := f.kept[s] || f.a.arrivals.Expects(w, s) || w.Keepers[s].V.Holds(f.a.config.Host.Name) ||
+		len(f.a.crews.Of[s]) > 0 || f.named(w.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:
 		return
@@ -118,19 +118,19 @@ func (f *scope) rescope(s pando.ServiceKey) {
 }
 
 // complete reports whether the spec and the address of an instance have arrived. They come under
-// other prefixes than its record, in any order. The caller holds the lock.
-func (f *scope) complete(i pando.Instance) bool {
-	_, known := f.a.records.World.SpecOf(i.Service, i.Revision)
-	return known && f.a.records.World.Services[i.Service].V.VIP4.IsValid()
+// other prefixes than its record, in any order.
+func (f *scope) complete(w *world.World, i pando.Instance) bool {
+	_, known := w.SpecOf(i.Service, i.Revision)
+	return known && w.Services[i.Service].V.VIP4.IsValid()
 }
 
 // unpark returns the instances of a service that waited for its spec or its address.
-func (f *scope) unpark(s pando.ServiceKey) (all []pando.Instance) {
+func (f *scope) unpark(w *world.World, s pando.ServiceKey) (all []pando.Instance) {
 	if !f.parked[s] {
 		return nil
 	}
 	delete(f.parked, s)
-	for _, i := range append(f.a.records.World.Of(s), world.RunsOf(f.a.records.World, s)...) {
+	for _, i := range append(w.Of(s), world.RunsOf(w, s)...) {
 		if i.Host == f.a.config.Host.Name {
 			all = append(all, i)
 		}
@@ -139,11 +139,11 @@ func (f *scope) unpark(s pando.ServiceKey) (all []pando.Instance) {
 }
 
 // obeys reports whether every instance here that control drains drains here too. Its record may
-// arrive after the endpoints. The caller holds the lock.
-func (f *scope) obeys(s pando.ServiceKey) bool {
-	for _, t := range f.a.records.World.Endpoints[s].V.Seats {
+// arrive after the endpoints.
+func (f *scope) obeys(w *world.World, s pando.ServiceKey) bool {
+	for _, t := range w.Endpoints[s].V.Seats {
 		if r, here := f.a.crews.ByName[t.Instance]; here && t.Phase == pando.PhaseDraining &&
-			r.StatusIn(f.a.records.World).Instance.Phase.TakesFlows() {
+			r.StatusIn(w).Instance.Phase.TakesFlows() {
 			return false
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/world"
 )
 
 // tables builds the steering of this host from its records and its runners.
@@ -24,7 +25,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	svc, ok := a.records.World.Services[s]
 	switch {
-	case a.adoption.keeps(s), !ok && a.records.World.Frozen(s) != nil:
+	case a.adoption.keeps(t.a.records.World, s), !ok && a.records.World.Frozen(s) != nil:
 		return pando.SteeringTable{Service: s}, steer.Keep
 	case !ok:
 		return pando.SteeringTable{Service: s}, steer.Withdraw
@@ -63,18 +64,10 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 			out.By = pando.ByHash
 		}
 	}
-	via := t.elsewhere(s, out.Endpoints)
+	via := t.elsewhere(t.a.records.World, s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
 	out.Asleep = sleeps(svc.V, all.V, a.config.Clock.Now())
 	return out, steer.Publish
-}
-
-// choosesAtConnect reports whether sockets lead straight to the instances of a service.
-func (t tables) choosesAtConnect(s pando.ServiceKey) bool {
-	a := t.a
-	a.records.Lock()
-	defer a.records.Unlock()
-	return a.records.World.Endpoints[s].V.Balance.At == pando.AtConnect
 }
 
 // sleeps reports whether traffic may start the first instance of a service: no host has one that
@@ -97,13 +90,12 @@ func (t tables) find(name pando.HostName) (pando.Host, bool) {
 // host that takes new flows, while no endpoint here does. If no host takes new flows, it is a host
 // that still has flows of the service: this host forwarded their packets by a route and has no
 // memory of them. A host that has such flows itself passes none on, so that no packet goes to and
-// fro. The caller holds the lock.
-func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
+// fro.
+func (t tables) elsewhere(w *world.World, s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
 	takesFlows := func(e pando.Endpoint) bool { return e.Weight > 0 }
 	if slices.ContainsFunc(here, takesFlows) {
 		return via
 	}
-	w := t.a.records.World
 	e, home := w.Endpoints[s].V, w.Services[s].V.Home
 	takers, keepers := e.Takers(), e.Keepers()
 	own, isHere := slices.BinarySearch(e.Hosts, t.a.config.Host.Name)

@@ -38,21 +38,21 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := crew.Digest(b.Changes)
-	if adopting || !reset && a.adoption.comesBack(n) {
-		a.adoption.begin(former)
+	if adopting || !reset && a.adoption.comesBack(a.records.World, n) {
+		a.adoption.begin(a.records.World, former)
 	}
 	if n.Endpoints || reset {
 		a.scope.seen = b.Revision
 	}
 	if reset {
-		a.reconcile(former, b.Revision)
+		a.reconcile(a.records.World, former, b.Revision)
 	}
-	a.follow(n)
+	a.follow(a.records.World, n)
 	a.crews.Notify(a.records.World, n)
 	if n.Hosts {
 		a.queue.NeighboursChanged()
 		a.presence.Watch(a.records.World)
-		a.steerAll()
+		a.steerAll(a.records.World)
 	}
 	if reset {
 		a.queue.WithdrawStrangers()
@@ -75,35 +75,35 @@ func (a *Agent) learn(brought []pando.Record) {
 	if err != nil {
 		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	a.follow(crew.Digest(mine))
+	a.follow(a.records.World, crew.Digest(mine))
 }
 
 // follow sends records to the runners of their instances and steers the services that the records
-// change. The caller holds the lock.
-func (a *Agent) follow(n crew.News) {
+// change.
+func (a *Agent) follow(w *world.World, n crew.News) {
 	for _, s := range n.Names() {
 		c := n.Services[s]
 		stale := c.Service || c.Revision
 		if c.Endpoints || c.Keeper {
-			a.scope.rescope(s)
+			a.scope.rescope(w, s)
 		}
 		if stale {
-			for _, i := range a.scope.unpark(s) {
-				a.see(i)
+			for _, i := range a.scope.unpark(w, s) {
+				a.see(w, i)
 			}
 		}
-		if c.Endpoints && a.renewals.renewed(s, a.records.World.Endpoints[s].V.Secrets) {
+		if c.Endpoints && a.renewals.renewed(s, w.Endpoints[s].V.Secrets) {
 			for _, r := range a.crews.Of[s] {
 				r.SecretsChanged()
 			}
 		}
 		if c.Service { // endpoints bring it, and a service may go
-			for r := range a.crews.ConfigsOf(a.records.World, s) {
+			for r := range a.crews.ConfigsOf(w, s) {
 				r.ConfigsChanged()
 			}
 		}
 		for _, id := range c.Instances {
-			stale = a.followInstance(id) || stale
+			stale = a.followInstance(w, id) || stale
 		}
 		if stale {
 			a.queue.Changed(s)
@@ -112,36 +112,35 @@ func (a *Agent) follow(n crew.News) {
 }
 
 // followInstance sends the record of one instance to its runner. It returns false for the echo of
-// this host's own write. The caller holds the lock.
-func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
-	v, ok := a.records.World.Instances[id]
+// this host's own write.
+func (a *Agent) followInstance(w *world.World, id pando.InstanceID) (stale bool) {
+	v, ok := w.Instances[id]
 	if ok && v.V.Host == a.config.Host.Name {
-		return a.see(v.V)
+		return a.see(w, v.V)
 	}
-	if r := a.crews.ByName[id]; !ok && r != nil && !a.records.World.Conceals(id) {
+	if r := a.crews.ByName[id]; !ok && r != nil && !w.Conceals(id) {
 		r.RecordGone()
 	}
 	return true
 }
 
 // see sends a record to the runner of its instance and reports whether it was new. It makes the
-// runner if there is none. An instance that leaves waits for nothing that a start needs. The caller
-// holds the lock.
-func (a *Agent) see(i pando.Instance) bool {
+// runner if there is none. An instance that leaves waits for nothing that a start needs.
+func (a *Agent) see(w *world.World, i pando.Instance) bool {
 	r, known := a.crews.ByName[i.ID]
-	if !known && !i.Phase.Leaving() && !a.scope.complete(i) {
+	if !known && !i.Phase.Leaving() && !a.scope.complete(w, i) {
 		a.scope.parked[i.Service] = true
 		return false
 	}
 	if !known {
 		box := a.found[i.ID]
-		if b := a.arrivals.Take(a.records.World, i.ID); b != nil {
+		if b := a.arrivals.Take(w, i.ID); b != nil {
 			box = b
 		}
 		r = runner.New(a.host, i, box, a.askReads.Place())
 		delete(a.found, i.ID)
-		a.crews.Enlist(a.records.World, r)
-		a.scope.rescope(i.Service)
+		a.crews.Enlist(w, r)
+		a.scope.rescope(w, i.Service)
 		a.spawn(r.Run)
 		return true
 	}
@@ -154,16 +153,15 @@ func (a *Agent) see(i pando.Instance) bool {
 
 // reconcile runs after the world is replaced. It gives every instance of this host its runner, ends
 // the runners of instances without a record, and steers every service. An answer of control may
-// have brought a record after the snapshot was read: the store decides about it. The caller holds
-// the lock.
-func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
-	for _, i := range a.records.World.On(a.config.Host.Name) {
-		a.see(i)
+// have brought a record after the snapshot was read: the store decides about it.
+func (a *Agent) reconcile(w *world.World, former *world.World, at pando.StoreRevision) {
+	for _, i := range w.On(a.config.Host.Name) {
+		a.see(w, i)
 	}
-	for _, r := range a.crews.AllIn(a.records.World) {
-		_, ok := a.records.World.Instances[r.ID]
+	for _, r := range a.crews.AllIn(w) {
+		_, ok := w.Instances[r.ID]
 		switch {
-		case ok, a.records.World.Conceals(r.ID), a.adoption.adrifts(r.ID):
+		case ok, w.Conceals(r.ID), a.adoption.adrifts(w, r.ID):
 		case former.Instances[r.ID].Modified > at:
 			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.ID].V.Key()) })
 		default:
@@ -172,10 +170,10 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
-		if _, parked := a.records.World.Instances[id]; parked {
+		if _, parked := w.Instances[id]; parked {
 			continue
 		}
-		if a.records.World.Conceals(id) || a.adoption.adrifts(id) {
+		if w.Conceals(id) || a.adoption.adrifts(w, id) {
 			a.config.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}
@@ -185,7 +183,7 @@ func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 			a.removeStranger(ctx, b)
 		})
 	}
-	a.steerAll()
+	a.steerAll(w)
 }
 
 // lookFor ends a runner if the store has no record of its instance. It asks until the store

@@ -38,7 +38,7 @@ func (v runnerView) Remove(r *runner.Runner) {
 	v.a.crews.Remove(r)
 	v.a.records.Lock()
 	defer v.a.records.Unlock()
-	v.a.scope.rescope(r.Service)
+	v.a.scope.rescope(v.a.records.World, r.Service)
 }
 
 func (v runnerView) FollowSources(r *runner.Runner, s pando.Spec) { v.a.crews.FollowSources(r, s) }
@@ -124,7 +124,9 @@ var _ move.Agent = moveView{}
 
 func (v moveView) Runner(i pando.InstanceID) (*runner.Runner, error) { return v.a.crews.Runner(i) }
 
-func (v moveView) Rescope(_ *world.World, s pando.ServiceKey) { v.a.scope.rescope(s) }
+func (v moveView) Rescope(_ *world.World, s pando.ServiceKey) {
+	v.a.scope.rescope(v.a.records.World, s)
+}
 
 func (v moveView) RemoveSandbox(ctx context.Context, box pando.Sandbox) {
 	v.a.removeStranger(ctx, box)
