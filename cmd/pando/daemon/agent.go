@@ -102,10 +102,7 @@ func tend(ctx context.Context, p place) error {
 		Server: agent.Server{Registry: c.registry, Control: c.leader(p, peers),
 			Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
 			Sightings: sighting.Folders{Data: p.Data, Run: p.Run}},
-		Programs: agent.Programs{Sandboxes: sandboxes, Prober: probe.New(), Images: images,
-			Snapshots: snapshotsIn(images, log), Volumes: process.VolumesOf(sandboxes),
-			Disk: process.DiskOf(sandboxes), Books: book.File(filepath.Join(p.Data, "work.json")),
-			Serve: api.SelfHandler, OpenLog: sandboxes.OpenLog},
+		Programs: programs(p, sandboxes, images, log),
 		Packets: agent.Packets{Steering: steering, Liveness: others.liveness, Outbound: outbound(h, log),
 			Traffic: uplink.Traffic, Queues: uplink.Queues, Uplinks: p.Uplinks,
 			Link: uplink.New(p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path},
@@ -126,6 +123,18 @@ func tend(ctx context.Context, p place) error {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
+}
+
+// programs returns the programs of a host, with what they have on it.
+func programs(
+	p place, sandboxes *process.Driver, images *image.Store, log *slog.Logger,
+) agent.Programs {
+	return agent.Programs{
+		Sandboxes: sandboxes, Prober: probe.New(), Images: images,
+		Snapshots: snapshotsIn(images, log), Volumes: process.VolumesOf(sandboxes),
+		Disk: process.DiskOf(sandboxes), Books: book.File(filepath.Join(p.Data, "work.json")),
+		Serve: api.SelfHandler, OpenLog: sandboxes.OpenLog,
+	}
 }
 
 // faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
