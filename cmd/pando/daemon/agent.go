@@ -108,9 +108,8 @@ func tend(ctx context.Context, p place) error {
 			Link: uplink.New(p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path},
 		VIPs: agent.VIPs{Announcer: announcer(p, log), Peers: peers, Flows: steering.Flows,
 			Routers: speaker, Ends: endsFor(p, log)},
-		States: agent.States{Objects: objects, Journals: p.journals(), Git: git.Handler},
-		Process: agent.Process{Worked: wall.Worked, Logged: logged.figures,
-			Resolvers: resolvers.String},
+		States:  agent.States{Objects: objects, Journals: p.journals(), Git: git.Handler},
+		Process: agent.Process{Worked: wall.Worked, Logged: logged.figures, Resolvers: resolvers.String},
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
 	if err != nil {
