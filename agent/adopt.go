@@ -86,7 +86,7 @@ func (a *adoption) once(
 		return false
 	}
 	adrift := a.withoutRecord(left)
-	if err := a.agent.anchor.Adopted(ctx, adrift); err != nil {
+	if err := a.agent.guard.Adopted(ctx, adrift); err != nil {
 		a.agent.config.Log.Warn("the store does not show yet what this host brought back", "error", err)
 		return false
 	}
@@ -124,7 +124,7 @@ func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance
 // orphans returns the instances that a former agent started and whose records are lost, each with
 // its last record.
 func (a *adoption) orphans(_ *world.World) (out []pando.Instance) {
-	known := a.agent.anchor.Adrift()
+	known := a.agent.guard.Adrift()
 	for id, b := range a.agent.found {
 		i := pando.Instance{ID: id, Service: b.Service()}
 		if n := slices.IndexFunc(known, func(k pando.Instance) bool { return k.ID == id }); n >= 0 {
@@ -245,7 +245,7 @@ func (a *adoption) landed(i pando.InstanceID) {
 // adrifts reports whether an instance without a record stays: the store was restored from a backup
 // that is older than the instance.
 func (a *adoption) adrifts(_ *world.World, i pando.InstanceID) bool {
-	return a.running || a.adrift[i] || a.agent.anchor.Drifts(i)
+	return a.running || a.adrift[i] || a.agent.guard.Drifts(i)
 }
 
 // comesBack reports whether a change brings the service of an instance back that runs adrift.
@@ -260,7 +260,7 @@ func (a *adoption) comesBack(_ *world.World, n crew.News) bool {
 		}
 	}
 	for id, b := range a.agent.found {
-		if back(b.Service()) && a.agent.anchor.Drifts(id) {
+		if back(b.Service()) && a.agent.guard.Drifts(id) {
 			return true
 		}
 	}

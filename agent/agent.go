@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/announce"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/crew"
@@ -36,6 +35,7 @@ import (
 	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/self"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/storeguard"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/work"
 	"pando.run/pando/world"
@@ -55,7 +55,7 @@ type Agent struct {
 	arrivals   *move.Arrivals
 	records    *records.Records
 	crews      *crew.Crews
-	anchor     *anchor.Anchor // its Registry
+	guard      *storeguard.Guard // its Registry
 	branches   *branch.Branches
 	sweeper    *flows.Sweeper
 	counts     *flows.Counter

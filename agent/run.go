@@ -5,7 +5,6 @@ import (
 	"context"
 
 	"pando.run/pando"
-	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/announce"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/crew"
@@ -17,6 +16,7 @@ import (
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/route"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/storeguard"
 	"pando.run/pando/agent/supply"
 	"pando.run/pando/agent/work"
 	"pando.run/pando/state"
@@ -28,10 +28,10 @@ func New(c Config) *Agent {
 	c.Host.Copies, c.Host.Freezes = true, c.Programs.Snapshots != nil
 	c.States.TrimEvery = cmp.Or(c.States.TrimEvery, trimWait)
 	c.States.Keep = cmp.Or(c.States.Keep, state.DefaultKeep)
-	own := anchor.New(c.Server.Registry, c.Server.Sightings, c.Clock, c.Log)
+	own := storeguard.New(c.Server.Registry, c.Server.Sightings, c.Clock, c.Log)
 	c.Server.Registry = own
 	a := &Agent{
-		config: c, joins: make(joins, 1), anchor: own, renewals: secretsSeen{},
+		config: c, joins: make(joins, 1), guard: own, renewals: secretsSeen{},
 		sweeper:  flows.NewSweeper(c.Packets.Steering, c.Clock, c.Log),
 		payments: outbound.New(c.Packets.Outbound, c.Clock, c.Log),
 		found:    map[pando.InstanceID]pando.Sandbox{},
@@ -90,7 +90,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		a.found[b.Instance()] = b
 	}
-	a.anchor.Recall(len(boxes) > 0)
+	a.guard.Recall(len(boxes) > 0)
 	a.work.LoadBook(len(boxes) > 0)
 	if err := a.join(ctx); err != nil {
 		return err

@@ -30,7 +30,7 @@ func (a *Agent) following() world.Scope {
 func (a *Agent) take(b pando.Batch, reset bool) {
 	a.records.Lock()
 	defer a.records.UnlockChanged()
-	former, adopting := a.records.World, reset && a.anchor.Unadopted()
+	former, adopting := a.records.World, reset && a.guard.Unadopted()
 	if reset {
 		a.records.World = former.Next()
 	}

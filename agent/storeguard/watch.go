@@ -1,4 +1,4 @@
-package anchor
+package storeguard
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 
 // Watch implements pando.Registry. It ends with ErrCompacted, which asks for a new snapshot, when
 // another store answers. A replaced store may be silent, because it has yet to reach the revision
-// of the watch. The anchor looks at the store after a silence.
-func (a *Anchor) Watch(
+// of the watch. The guard looks at the store after a silence.
+func (a *Guard) Watch(
 	ctx context.Context, prefix pando.Key, after pando.StoreRevision,
 ) <-chan pando.Batch {
 	out := make(chan pando.Batch)
@@ -55,7 +55,7 @@ func (a *Anchor) Watch(
 
 // watch is one running watch.
 type watch struct {
-	a      *Anchor
+	a      *Guard
 	prefix pando.Key
 	after  pando.StoreRevision
 	store  pando.StoreID // of the snapshot that the watch continues; 0: unknown
@@ -91,7 +91,7 @@ func (w *watch) replaced() error {
 }
 
 // look reads the store's record of itself. Many watches of a quiet store share one answer.
-func (a *Anchor) look(ctx context.Context) (pando.Snapshot, error) {
+func (a *Guard) look(ctx context.Context) (pando.Snapshot, error) {
 	if err := a.looking.Take(ctx); err != nil {
 		return pando.Snapshot{}, err
 	}

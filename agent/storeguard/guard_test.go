@@ -1,4 +1,4 @@
-package anchor
+package storeguard
 
 import (
 	"context"
@@ -61,7 +61,7 @@ type rig struct {
 	*testing.T
 	store  *sim.Registry
 	memory *memory
-	*Anchor
+	*Guard
 	ctx  context.Context
 	host pando.Fence
 }
@@ -74,7 +74,7 @@ func encode(c pando.Cluster) []byte {
 	return b
 }
 
-// onRig runs a test on an anchor that has joined a store of cluster "a", generation 1.
+// onRig runs a test on a guard that has joined a store of cluster "a", generation 1.
 func onRig(t *testing.T, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -89,7 +89,7 @@ func onRig(t *testing.T, test func(r *rig)) {
 
 // renew begins a new process on the same host.
 func (r *rig) renew() {
-	r.Anchor = New(r.store, r.memory, sim.Clock{}, slog.New(slog.DiscardHandler))
+	r.Guard = New(r.store, r.memory, sim.Clock{}, slog.New(slog.DiscardHandler))
 	r.Recall(true)
 	r.join()
 }
@@ -110,7 +110,7 @@ func (r *rig) put(v ...pando.Stored) {
 	}
 }
 
-// reads reports whether the anchor passes the store on.
+// reads reports whether the guard passes the store on.
 func (r *rig) reads(want bool) {
 	r.Helper()
 	_, err := r.Snapshot(r.ctx, pando.Root)
@@ -138,7 +138,7 @@ func (r *rig) shown() string {
 	return v.(pando.Host).Frozen
 }
 
-func TestAnAnchorRefusesEveryWrongStore(t *testing.T) {
+func TestAGuardRefusesEveryWrongStore(t *testing.T) {
 	for what, wrong := range map[string]func(r *rig, older sim.Image){
 		"an older copy": func(r *rig, older sim.Image) { r.store.Replace(older) },
 		"an empty one":  func(r *rig, _ sim.Image) { r.store.Replace(sim.Image{}) },
@@ -198,7 +198,7 @@ func TestAnAnchorRefusesEveryWrongStore(t *testing.T) {
 }
 
 // A new cluster's server may write its record after the host has joined. A later snapshot has it.
-func TestAnAnchorSeesARecordThatIsWrittenLate(t *testing.T) {
+func TestAGuardSeesARecordThatIsWrittenLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{T: t, store: sim.NewRegistry(1, 0), memory: &memory{}, ctx: t.Context()}
 		r.renew()
@@ -209,7 +209,7 @@ func TestAnAnchorSeesARecordThatIsWrittenLate(t *testing.T) {
 	})
 }
 
-func TestAnAnchorAcceptsARestoredStoreOnce(t *testing.T) {
+func TestAGuardAcceptsARestoredStoreOnce(t *testing.T) {
 	onRig(t, func(r *rig) {
 		backup := r.store.Copy()
 		for range 50 {

@@ -1,10 +1,10 @@
-// Package anchor ties a host to the store that it has seen. It stands between the agent and the
+// Package storeguard ties a host to the store that it has seen. It stands between the agent and the
 // registry, and passes nothing on from a store that is empty, older or another cluster's.
 //
 // While the store is wrong, the host is frozen: it follows and writes nothing, and says so in its
 // own record where the store takes it. The freeze ends by itself when the right store answers, or a
 // restored one. It never decides what a host does with a store that it accepts.
-package anchor
+package storeguard
 
 import (
 	"context"
@@ -23,18 +23,18 @@ import (
 	"pando.run/pando/world"
 )
 
-var _ pando.Registry = (*Anchor)(nil)
+var _ pando.Registry = (*Guard)(nil)
 
-// The intervals of an anchor.
+// The intervals of a guard.
 const (
-	silenceMax = 15 * time.Second // of a watch, until the anchor looks at the store itself
+	silenceMax = 15 * time.Second // of a watch, until the guard looks at the store itself
 	saveEvery  = 10 * time.Second // between two saves of a sighting in one generation
 	tellMax    = 2 * time.Second  // for the host's own record
 )
 
-// Anchor is a registry that passes on one cluster's store only. Its methods may be called from any
+// Guard is a registry that passes on one cluster's store only. Its methods may be called from any
 // goroutine.
-type Anchor struct {
+type Guard struct {
 	pando.Registry
 	memory pando.Sightings // nil: it ends with the process
 	clock  pando.Clock
@@ -55,16 +55,16 @@ type Anchor struct {
 	lookAt  time.Time // the time of looked
 }
 
-// New returns an anchor without a sighting.
-func New(r pando.Registry, m pando.Sightings, c pando.Clock, log *slog.Logger) *Anchor {
-	return &Anchor{
+// New returns a guard without a sighting.
+func New(r pando.Registry, m pando.Sightings, c pando.Clock, log *slog.Logger) *Guard {
+	return &Guard{
 		Registry: r, memory: m, clock: c, log: log, issued: map[pando.Key]pando.StoreID{},
 		looking: turn.New(),
 	}
 }
 
 // Recall loads the sighting of a former agent. running means that instances of it run here.
-func (a *Anchor) Recall(running bool) {
+func (a *Guard) Recall(running bool) {
 	if a.memory == nil {
 		return
 	}
@@ -78,14 +78,14 @@ func (a *Anchor) Recall(running bool) {
 }
 
 // Frozen returns why the host is frozen, or nil.
-func (a *Anchor) Frozen() error {
+func (a *Guard) Frozen() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.why
 }
 
 // Generation returns the generation of the store that was accepted last.
-func (a *Anchor) Generation() int {
+func (a *Guard) Generation() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen.Generation
@@ -93,28 +93,28 @@ func (a *Anchor) Generation() int {
 
 // Unadopted reports whether the accepted store was restored since this host brought what runs on it
 // into the store.
-func (a *Anchor) Unadopted() bool {
+func (a *Guard) Unadopted() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen.Generation > 1 && a.seen.Adopted < a.seen.Generation
 }
 
 // Drifts reports whether an instance runs here without a record since a restore.
-func (a *Anchor) Drifts(i pando.InstanceID) bool {
+func (a *Guard) Drifts(i pando.InstanceID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Contains(strings.Fields(a.seen.Adrift), string(i))
 }
 
 // Adrift returns the last records of the instances that run here without one since a restore.
-func (a *Anchor) Adrift() (out []pando.Instance) {
+func (a *Guard) Adrift() (out []pando.Instance) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lastRecords()
 }
 
 // lastRecords decodes the records. The caller holds the lock.
-func (a *Anchor) lastRecords() (out []pando.Instance) {
+func (a *Guard) lastRecords() (out []pando.Instance) {
 	if a.seen.Records == "" {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (a *Anchor) lastRecords() (out []pando.Instance) {
 
 // Adopted notes that the store has what runs here, but for some instances, and shows that in the
 // host's record.
-func (a *Anchor) Adopted(ctx context.Context, adrift []pando.Instance) error {
+func (a *Guard) Adopted(ctx context.Context, adrift []pando.Instance) error {
 	var names []string
 	for _, i := range adrift {
 		names = append(names, string(i.ID))
@@ -148,7 +148,7 @@ func (a *Anchor) Adopted(ctx context.Context, adrift []pando.Instance) error {
 }
 
 // Snapshot implements pando.Registry. It returns ErrFrozen for a store that is not accepted.
-func (a *Anchor) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
+func (a *Guard) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
 	before := a.sighting()
 	s, err := a.Registry.Snapshot(ctx, prefix)
 	if err != nil {
@@ -165,14 +165,14 @@ func (a *Anchor) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot
 
 // sighting returns what the host has seen. A caller takes it before it asks the store, because an
 // answer may arrive after that of a later commit.
-func (a *Anchor) sighting() pando.Sighting {
+func (a *Guard) sighting() pando.Sighting {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen
 }
 
 // check compares the store that gave a snapshot with the one that the host had seen before.
-func (a *Anchor) check(
+func (a *Guard) check(
 	ctx context.Context, before pando.Sighting, s pando.Snapshot, prefix pando.Key,
 ) error {
 	a.mu.Lock()
@@ -225,7 +225,7 @@ func clusterOf(records []pando.Record) (*pando.Cluster, error) {
 
 // judge takes a verdict down and reports whether the host froze or thawed. The caller holds the
 // lock.
-func (a *Anchor) judge(c *pando.Cluster, s pando.Snapshot, err error) (changed bool) {
+func (a *Guard) judge(c *pando.Cluster, s pando.Snapshot, err error) (changed bool) {
 	changed = (a.why == nil) != (err == nil)
 	if err != nil {
 		if a.why == nil || a.why.Error() != err.Error() {
@@ -246,7 +246,7 @@ func (a *Anchor) judge(c *pando.Cluster, s pando.Snapshot, err error) (changed b
 }
 
 // see takes over a cluster's store at a revision. The caller holds the lock.
-func (a *Anchor) see(c pando.Cluster, at pando.StoreRevision) {
+func (a *Guard) see(c pando.Cluster, at pando.StoreRevision) {
 	next := pando.Sighting{Cluster: c.ID, Generation: c.Generation, Revision: at,
 		Adopted: a.seen.Adopted, Adrift: a.seen.Adrift, Records: a.seen.Records}
 	if a.seen.Cluster == "" { // a host that has seen no store has nothing to bring
@@ -262,7 +262,7 @@ func (a *Anchor) see(c pando.Cluster, at pando.StoreRevision) {
 }
 
 // note takes a revision of the accepted store down.
-func (a *Anchor) note(at pando.StoreRevision) {
+func (a *Guard) note(at pando.StoreRevision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.seen.Revision = max(a.seen.Revision, at)
@@ -270,7 +270,7 @@ func (a *Anchor) note(at pando.StoreRevision) {
 }
 
 // save writes the sighting, at most every saveEvery. The caller holds the lock.
-func (a *Anchor) save() {
+func (a *Guard) save() {
 	now := a.clock.Now()
 	if a.memory == nil || a.seen.Cluster == "" || a.seen == a.stored ||
 		now.Sub(a.saved) < saveEvery {
@@ -283,7 +283,7 @@ func (a *Anchor) save() {
 }
 
 // tell writes the freeze, or its end, into the host's own record, as far as the store lets it.
-func (a *Anchor) tell(ctx context.Context) {
+func (a *Guard) tell(ctx context.Context) {
 	err := a.show(ctx)
 	if err != nil && !errors.Is(err, pando.ErrFenced) { // without its epoch it joins again
 		a.log.Warn("the store does not show that this host is frozen or not", "error", err)
@@ -291,7 +291,7 @@ func (a *Anchor) tell(ctx context.Context) {
 }
 
 // show writes the host's own record. Before the first join it does nothing.
-func (a *Anchor) show(ctx context.Context) error {
+func (a *Guard) show(ctx context.Context) error {
 	a.mu.Lock()
 	h, f := a.decorated(a.host, a.why), a.fence
 	a.mu.Unlock()
@@ -305,7 +305,7 @@ func (a *Anchor) show(ctx context.Context) error {
 }
 
 // decorated returns a host's record with its freeze and its adoption. The caller holds the lock.
-func (a *Anchor) decorated(h pando.Host, why error) pando.Host {
+func (a *Guard) decorated(h pando.Host, why error) pando.Host {
 	h.Frozen, h.Adopted = text(why), a.seen.Adopted
 	h.Adrift = strings.Join(share.Newest(a.adrift(), pando.AdriftMax, func(word string) pando.Tenant {
 		s, _ := pando.ParseAdrift(word)
@@ -315,7 +315,7 @@ func (a *Anchor) decorated(h pando.Host, why error) pando.Host {
 }
 
 // adrift returns the names of the instances without a record. The caller holds the lock.
-func (a *Anchor) adrift() (names []string) {
+func (a *Guard) adrift() (names []string) {
 	words := strings.Fields(a.seen.Adrift)
 	for _, i := range a.lastRecords() {
 		if n := slices.Index(words, string(i.ID)); n >= 0 && i.Service.Name != "" {
@@ -334,7 +334,7 @@ func text(err error) string {
 }
 
 // Commit implements pando.Registry. It writes nothing to a store that is not accepted.
-func (a *Anchor) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+func (a *Guard) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
 	if why := a.Frozen(); why != nil {
 		return 0, why
 	}
@@ -358,7 +358,7 @@ func (a *Anchor) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, 
 
 // Join implements pando.Registry. A host joins a store that it does not accept as a frozen one, so
 // that operators see it and nothing is placed on it.
-func (a *Anchor) Join(
+func (a *Guard) Join(
 	ctx context.Context, h pando.Host, ttl time.Duration,
 ) (pando.Fence, <-chan struct{}, error) {
 	before := a.sighting()
