@@ -75,12 +75,12 @@ type Branches struct {
 	copies   *copies
 
 	mu     sync.Mutex
-	open   map[pando.InstanceID]*birth
+	open   map[pando.InstanceID]*opening
 	merges map[pando.ServiceKey]*merging
 }
 
-// birth is a branch that exists or is being created.
-type birth struct {
+// opening is a branch that exists or is being created.
+type opening struct {
 	service pando.ServiceKey
 	over    chan struct{} // closed once the branch exists or failed to open
 	branch  *state.Branch // nil until then, and after a failure
@@ -102,23 +102,23 @@ var ErrMoved = fmt.Errorf("%w: the service has moved", pando.ErrRefused)
 // New returns the branches of a host.
 func New(c Config) *Branches {
 	return &Branches{
-		config: c, open: map[pando.InstanceID]*birth{}, merges: map[pando.ServiceKey]*merging{},
+		config: c, open: map[pando.InstanceID]*opening{}, merges: map[pando.ServiceKey]*merging{},
 		copies: newCopies(),
 	}
 }
 
-// Bear announces the branch of an instance. The returned function creates it durably. Users of the
-// branch wait until that function has returned.
-func (b *Branches) Bear(
+// Create announces the branch of an instance. The returned function creates it durably. Users of
+// the branch wait until that function has returned.
+func (b *Branches) Create(
 	s pando.ServiceKey, i pando.InstanceID, revision int,
 ) func(context.Context) {
-	n := &birth{service: s, over: make(chan struct{})}
+	n := &opening{service: s, over: make(chan struct{})}
 	b.mu.Lock()
 	b.open[i] = n
 	b.mu.Unlock()
 	return func(ctx context.Context) {
 		defer close(n.over)
-		branch, err := b.born(ctx, s, i, revision)
+		branch, err := b.create(ctx, s, i, revision)
 		if err != nil {
 			b.config.Log.Error("open the state of an instance", "instance", i, "error", err)
 			return
@@ -158,11 +158,11 @@ func (b *Branches) Reopen(
 	if !errors.Is(err, ErrNoState) {
 		return branch, err
 	}
-	branch, err = b.bornOnce(ctx, s, i, revision)
+	branch, err = b.createOnce(ctx, s, i, revision)
 	if err != nil {
 		return nil, err
 	}
-	n := &birth{service: s, over: make(chan struct{}), branch: branch}
+	n := &opening{service: s, over: make(chan struct{}), branch: branch}
 	close(n.over)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,15 +170,15 @@ func (b *Branches) Reopen(
 	return branch, nil
 }
 
-// born opens the branch of an instance. It waits for a main that is on no host that answers, at
+// create opens the branch of an instance. It waits for a main that is on no host that answers, at
 // most copyWaitMax.
-func (b *Branches) born(
+func (b *Branches) create(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
 ) (*state.Branch, error) {
 	until := b.config.Clock.Now().Add(copyWaitMax)
 	for {
 		news := b.config.Records.News()
-		branch, err := b.bornOnce(ctx, s, i, revision)
+		branch, err := b.createOnce(ctx, s, i, revision)
 		if !errors.Is(err, pando.ErrUnavailable) || !b.config.Clock.Now().Before(until) {
 			return branch, err
 		}
@@ -188,7 +188,7 @@ func (b *Branches) born(
 	}
 }
 
-func (b *Branches) bornOnce(
+func (b *Branches) createOnce(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
 ) (*state.Branch, error) {
 	main := b.config.Records.Main(s).V.Commit

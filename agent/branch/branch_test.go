@@ -155,7 +155,7 @@ func TestPushesAtOnceAreEachMergedOnce(t *testing.T) {
 
 func TestABranchIsAwaitedWhileItIsBorn(t *testing.T) {
 	inYard(t, func(y *yard) {
-		bear := y.Bear(web, "web-1", 1)
+		bear := y.Create(web, "web-1", 1)
 		got := make(chan error, 1)
 		go func() {
 			_, err := y.Of(y.ctx, "web-1")

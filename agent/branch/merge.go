@@ -201,7 +201,7 @@ func (b *Branches) drop(
 ) error {
 	target, known := b.config.Records.Target(s)
 	main := b.config.Records.Main(s)
-	branch, err := b.bornOnce(ctx, s, i, target)
+	branch, err := b.createOnce(ctx, s, i, target)
 	if err != nil {
 		return err
 	}

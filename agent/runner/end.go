@@ -145,7 +145,7 @@ func (r *Runner) readIntents(ctx context.Context) error {
 // Its link goes after the steering table without it was published, or could not be. An error means
 // that its program may run: its record stays, so no other instance takes its place.
 func (r *Runner) tearDown(ctx context.Context) error {
-	// The birth of the branch must not finish later. A branch that failed to open has none.
+	// The creation of the branch must not finish later. A branch that failed to open has none.
 	_, _ = r.host.Branches.Of(ctx, r.ID)
 	r.host.Supplier.Sandboxes.Discard(r.ID)
 	if box := r.box; box != nil {

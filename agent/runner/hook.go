@@ -15,14 +15,14 @@ import (
 func (r *Runner) runRecoverHook(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
 ) time.Duration {
-	if i.Position != "" || r.birth.hooking.begun {
+	if i.Position != "" || r.start.hooking.begun {
 		return 0 // an order or hookEnded wakes it
 	}
 	box, wait := r.makeSandbox(ctx, i, svc, spec)
 	if box == nil {
 		return wait
 	}
-	r.birth.hooking = hooking{begun: true, box: box}
+	r.start.hooking = hooking{begun: true, box: box}
 	r.end.left = box // an instance that ends meanwhile removes it
 	r.explain("its hook recover runs: " + strings.Join(spec.Command, " "))
 	limit := pando.Seconds(spec.Hooks.SecondsMax)
@@ -55,7 +55,7 @@ func (r *Runner) runRecoverHook(
 // sandbox of the instance begins before that. It returns the wait before the next attempt, or 0.
 func (r *Runner) removeHookSandbox(ctx context.Context) time.Duration {
 	left := r.end.left
-	if left == nil || r.birth.hooking.begun {
+	if left == nil || r.start.hooking.begun {
 		return 0
 	}
 	if err := left.Remove(ctx); err != nil {
@@ -67,8 +67,8 @@ func (r *Runner) removeHookSandbox(ctx context.Context) time.Duration {
 
 // endRecoverHook takes the result of the hook recover.
 func (r *Runner) endRecoverHook(ctx context.Context, m hookEnded) {
-	box := r.birth.hooking.box
-	if r.birth.hooking = (hooking{}); box == nil || r.end.left != box {
+	box := r.start.hooking.box
+	if r.start.hooking = (hooking{}); box == nil || r.end.left != box {
 		return // the instance is on its way out
 	}
 	lines := box.LastLines(20)
@@ -139,7 +139,7 @@ func (r *Runner) runJoinedHook(ctx context.Context, spec pando.Spec, box pando.S
 	if len(spec.Hooks.Joined) == 0 {
 		return nil
 	}
-	left := r.birth.deadline.Sub(r.host.Clock.Now())
+	left := r.start.deadline.Sub(r.host.Clock.Now())
 	limit := max(time.Second, min(pando.Seconds(spec.Hooks.SecondsMax), left))
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

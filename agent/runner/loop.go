@@ -105,15 +105,15 @@ func (r *Runner) receive(ctx context.Context, m message) {
 			r.host.Log.Error("stop an instance", "instance", r.ID, "error", m.err)
 		}
 	case imagePulled:
-		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+		r.start.fetching.done, r.start.fetching.err = true, m.err
 	case imageWaits:
-		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
+		if !r.start.fetching.done && r.inst.Phase == pando.PhasePlaced {
 			r.explainFetch(m.what)
 		}
 	case outgrown:
 		r.stopWrites(m.why)
 	case seedTaken:
-		r.birth.seeding.sowing = false
+		r.start.seeding.storing = false
 	case hookEnded:
 		r.endRecoverHook(ctx, m)
 	case secretsChanged:

@@ -76,7 +76,7 @@ func (taken) Kept(pando.ServiceKey) ([]pando.SealedSnapshot, error) {
 func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
 	h := &Host{Seeds: seed.New(taken{}, slog.New(slog.DiscardHandler))}
 	r := &Runner{host: h, Service: shop, inst: pando.Instance{Revision: 2, Phase: pando.PhaseReady}}
-	r.birth.seeding.seeded = "sha256:1"
+	r.start.seeding.seeded = "sha256:1"
 	r.rejectSeed("it exited with 1") // it was ready once
 	if now, _ := h.Seeds.Find(shop, seed.Version{Number: 2}); now != "sha256:1" {
 		t.Errorf("the seed of an instance that was ready is %q", now)

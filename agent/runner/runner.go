@@ -76,7 +76,7 @@ type Runner struct {
 
 	// The stages of the life, each with the state that is its own.
 	wire    wire
-	birth   birth
+	start   start
 	renewal renewal
 	config  reconfiguring
 	watch   watch

@@ -41,7 +41,7 @@ func (r *Runner) startSandbox(ctx context.Context, g supply.Supplied) (pando.San
 			r.host.Seeds.Reject(r.Service, seed.VersionOf(s.Instance), digest, why)
 		}
 	}
-	r.birth.seeding.began = "the program runs, from its start: " + records.OneLine(why, records.EvidenceBytesMax)
+	r.start.seeding.began = "the program runs, from its start: " + records.OneLine(why, records.EvidenceBytesMax)
 	return g.Start(ctx)
 }
 
@@ -60,9 +60,9 @@ func (r *Runner) startFromSeed(
 	if err != nil {
 		return nil, err
 	}
-	r.birth.seeding.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
+	r.start.seeding.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
 	r.inst.From = digest
-	r.birth.seeding.began = "it continues the seed " + seed.ShortDigest(digest) + " of its revision"
+	r.start.seeding.began = "it continues the seed " + seed.ShortDigest(digest) + " of its revision"
 	r.Events.Send(r.host.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
 	return box, nil
 }
@@ -71,16 +71,16 @@ func (r *Runner) startFromSeed(
 // returns true until the program runs again.
 func (r *Runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 	switch {
-	case r.birth.seeding.sowing:
+	case r.start.seeding.storing:
 		return true
-	case r.birth.seeding.sown || !spec.Seeded() || i.From != "":
+	case r.start.seeding.stored || !spec.Seeded() || i.From != "":
 		return false
 	}
-	r.birth.seeding.sown = true
+	r.start.seeding.stored = true
 	if !r.host.Seeds.BeginTaking(r.Service, seed.VersionOf(i)) {
 		return false
 	}
-	r.birth.seeding.sowing = true
+	r.start.seeding.storing = true
 	r.host.Spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
 		defer cancel()
@@ -103,9 +103,9 @@ func (r *Runner) storeSeed(i pando.Instance, spec pando.Spec) bool {
 
 // rejectSeed rejects the seed of an instance that failed before it was ready.
 func (r *Runner) rejectSeed(reason string) {
-	if r.birth.seeding.seeded == "" || r.inst.Phase != pando.PhaseStarting {
+	if r.start.seeding.seeded == "" || r.inst.Phase != pando.PhaseStarting {
 		return
 	}
-	r.host.Seeds.Reject(r.Service, seed.VersionOf(r.inst), r.birth.seeding.seeded, fmt.Sprintf("an instance that continued "+
-		"the seed %s failed: %s", seed.ShortDigest(r.birth.seeding.seeded), reason))
+	r.host.Seeds.Reject(r.Service, seed.VersionOf(r.inst), r.start.seeding.seeded, fmt.Sprintf("an instance that continued "+
+		"the seed %s failed: %s", seed.ShortDigest(r.start.seeding.seeded), reason))
 }

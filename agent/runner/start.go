@@ -49,7 +49,7 @@ func (r *Runner) startInstance(ctx context.Context, i pando.Instance, box pando.
 	r.createBranch()
 	r.serve(box)
 	failpoint.Hit("replicate connected")
-	r.become(pando.PhaseStarting, cmp.Or(r.birth.seeding.began, "the program runs"))
+	r.become(pando.PhaseStarting, cmp.Or(r.start.seeding.began, "the program runs"))
 	return atOnce
 }
 
@@ -89,17 +89,17 @@ func (r *Runner) wakeReserve(ctx context.Context, box pando.Sandbox) time.Durati
 	r.awake = false
 	r.become(pando.PhaseStarting, "woken from the reserve")
 	r.become(pando.PhaseReady, "it was fully started")
-	r.birth.behind = true
+	r.start.behind = true
 	return atOnce
 }
 
 // pullState brings the state of an instance from the reserve up to date. It may wait for the disk,
 // so it runs after the instance is steered to.
 func (r *Runner) pullState(ctx context.Context) {
-	if !r.birth.behind {
+	if !r.start.behind {
 		return
 	}
-	r.birth.behind = false
+	r.start.behind = false
 	_, err := r.host.Branches.Pull(ctx, r.Service, r.ID)
 	if err != nil && !errors.Is(err, branch.ErrNoState) {
 		r.host.Log.Error("bring a warm instance's state up to date", "instance", r.ID, "error", err)
@@ -109,7 +109,7 @@ func (r *Runner) pullState(ctx context.Context) {
 // createBranch creates the instance's branch of the state durably while the program starts. Users
 // of the branch wait for it.
 func (r *Runner) createBranch() {
-	r.host.Spawn(r.host.Branches.Bear(r.Service, r.ID, r.inst.Revision))
+	r.host.Spawn(r.host.Branches.Create(r.Service, r.ID, r.inst.Revision))
 }
 
 // The wait between two readiness probes of a starting instance. It grows from probeWaitMin to
@@ -168,17 +168,17 @@ func (r *Runner) awaitReady(
 		after := now.Sub(r.born()).Round(100 * time.Microsecond)
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", after))
 		return atOnce
-	case !now.Before(r.birth.deadline):
+	case !now.Before(r.start.deadline):
 		limit := spec.Health.ReadySecondsMax
 		r.fail(fmt.Sprintf("not ready within %s: %s", span.Seconds(limit), answer), nil)
 		return time.Millisecond
 	case !r.wire.connected:
-		return min(RetryWait, r.birth.deadline.Sub(now))
+		return min(RetryWait, r.start.deadline.Sub(now))
 	case !probed && !joins:
-		return r.birth.deadline.Sub(now)
+		return r.start.deadline.Sub(now)
 	}
-	r.birth.wait = min(r.birth.wait*2, probeWaitMax)
-	return r.birth.wait
+	r.start.wait = min(r.start.wait*2, probeWaitMax)
+	return r.start.wait
 }
 
 // probeStartup sends the startup probe of the spec until it succeeds once. It reports whether the
@@ -187,12 +187,12 @@ func (r *Runner) awaitReady(
 func (r *Runner) probeStartup(
 	ctx context.Context, i pando.Instance, spec pando.Spec, box pando.Sandbox,
 ) (wait time.Duration, over bool) {
-	now, up, s := r.host.Clock.Now(), spec.Health.Startup, &r.birth.starting
+	now, up, s := r.host.Clock.Now(), spec.Health.Startup, &r.start.starting
 	if !s.since.Equal(i.Since) {
 		*s = starting{since: i.Since}
-		r.birth.deadline, r.birth.wait = now.Add(pando.Seconds(up.SecondsMax)), probeWaitMin
+		r.start.deadline, r.start.wait = now.Add(pando.Seconds(up.SecondsMax)), probeWaitMin
 		if up.Probe.Kind == pando.ProbeExplicit {
-			s.over, r.birth.deadline = true, now.Add(pando.Seconds(spec.Health.ReadySecondsMax))
+			s.over, r.start.deadline = true, now.Add(pando.Seconds(spec.Health.ReadySecondsMax))
 		}
 	}
 	if s.over {
@@ -202,8 +202,8 @@ func (r *Runner) probeStartup(
 	if up.Probe.Kind == pando.ProbeReported {
 		s.over = r.ready
 	} else {
-		if since := now.Sub(s.asked); since < r.birth.wait && now.Before(r.birth.deadline) {
-			return r.birth.wait - since, false
+		if since := now.Sub(s.asked); since < r.start.wait && now.Before(r.start.deadline) {
+			return r.start.wait - since, false
 		}
 		s.asked = now
 		err := r.probe(ctx, up.Probe, up.TimeoutSeconds, spec, box)
@@ -216,16 +216,16 @@ func (r *Runner) probeStartup(
 	case s.over:
 		r.endStartup(i, spec, now)
 		return 0, true
-	case !now.Before(r.birth.deadline):
+	case !now.Before(r.start.deadline):
 		r.fail(fmt.Sprintf("not started within %s (`health.startup.within`): %s",
 			span.Seconds(up.SecondsMax),
 			answer), nil)
 		return time.Millisecond, false
 	case up.Probe.Kind == pando.ProbeReported:
-		return r.birth.deadline.Sub(now), false
+		return r.start.deadline.Sub(now), false
 	}
-	r.birth.wait = min(r.birth.wait*2, pando.Seconds(up.IntervalSeconds), r.birth.deadline.Sub(now))
-	return r.birth.wait, false
+	r.start.wait = min(r.start.wait*2, pando.Seconds(up.IntervalSeconds), r.start.deadline.Sub(now))
+	return r.start.wait, false
 }
 
 // endStartup begins the time of readiness. The success of a probe that is also the ready probe
@@ -233,7 +233,7 @@ func (r *Runner) probeStartup(
 func (r *Runner) endStartup(i pando.Instance, spec pando.Spec, now time.Time) {
 	h := spec.Health
 	r.proven = r.proven || reflect.DeepEqual(h.Ready, h.Startup.Probe)
-	r.birth.deadline, r.birth.wait = now.Add(pando.Seconds(h.ReadySecondsMax)), probeWaitMin
+	r.start.deadline, r.start.wait = now.Add(pando.Seconds(h.ReadySecondsMax)), probeWaitMin
 	r.inst.Reason = fmt.Sprintf("its startup probe succeeded after %s",
 		now.Sub(r.born()).Round(100*time.Microsecond))
 	r.recorder.Add(r.inst, nil)
@@ -244,13 +244,13 @@ func (r *Runner) endStartup(i pando.Instance, spec pando.Spec, now time.Time) {
 // pull ends with the instance. It returns an error if they cannot be had.
 func (r *Runner) fetchFiles(files pando.Image) error {
 	switch {
-	case r.birth.fetching.done && r.birth.fetching.err == nil:
+	case r.start.fetching.done && r.start.fetching.err == nil:
 		return fmt.Errorf("%w: %s came to this host and is gone again", pando.ErrNotReady,
 			files.Reference)
-	case r.birth.fetching.begun:
-		return r.birth.fetching.err
+	case r.start.fetching.begun:
+		return r.start.fetching.err
 	}
-	r.birth.fetching.begun, r.birth.fetching.reference = true, files.Reference
+	r.start.fetching.begun, r.start.fetching.reference = true, files.Reference
 	r.explainFetch("")
 	r.host.Spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -270,7 +270,7 @@ func (r *Runner) fetchFiles(files pando.Image) error {
 
 // explainFetch records that the image of an instance is on its way, and what its pull waits for.
 func (r *Runner) explainFetch(what string) {
-	r.inst.Reason = "its image is on the way: " + r.birth.fetching.reference
+	r.inst.Reason = "its image is on the way: " + r.start.fetching.reference
 	if what != "" {
 		r.inst.Reason += "; it waits for " + what
 	}

@@ -23,8 +23,8 @@ type entry struct {
 	inForce bool
 }
 
-// birth brings an instance from its placement into rotation.
-type birth struct {
+// start is the stage that brings an instance from its placement into rotation.
+type start struct {
 	deadline time.Time // of its start, and then of readiness
 	starting starting
 	wait     time.Duration // before the next probe
@@ -56,12 +56,12 @@ type hooking struct {
 	box   pando.Sandbox
 }
 
-// seeding is the part of a birth that takes and continues seeds.
+// seeding is the part of a start that takes and continues seeds.
 type seeding struct {
-	seeded string // the seed that the instance continues
-	began  string // how its program began; "": as ever
-	sowing bool   // its program is being stored
-	sown   bool   // it was stored, or need not be
+	seeded  string // the seed that the instance continues
+	began   string // how its program began; "": as ever
+	storing bool   // its program is being stored
+	stored  bool   // it was stored, or need not be
 }
 
 // renewal is the work that brings new secrets to a running instance.

@@ -13,7 +13,7 @@ type Status struct {
 	Link     pando.Link    // of box
 	Runs     bool          // it has a sandbox, and its program has not ended
 	Begun    bool          // its start took the prepared work, if there was any
-	Born     time.Time     // see runner.born
+	Born     time.Time     // by the clock of this host
 	Silent   string        // why its shim does not answer; "": it does
 }
 
