@@ -19,6 +19,7 @@ import (
 	"pando.run/pando/agent/flows"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/runner"
+	"pando.run/pando/agent/socket"
 	"pando.run/pando/scale"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
@@ -111,7 +112,11 @@ func (s *API) PutMetrics(
 	if err != nil {
 		return err
 	}
-	return r.Caller.SetMetrics(named(m))
+	if err := socket.CheckMetrics(m); err != nil {
+		return err
+	}
+	r.Caller.SetMetrics(named(m))
+	return nil
 }
 
 // Lead implements pando.Self.

@@ -125,14 +125,18 @@ func (c *Caller) Metrics() map[string]float64 {
 	return c.metric
 }
 
-// SetMetrics keeps the numbers of the application, at most metricsMax.
-func (c *Caller) SetMetrics(m map[string]float64) error {
+// CheckMetrics returns nil if an instance may have so many numbers, else the reason.
+func CheckMetrics(m map[string]float64) error {
 	if len(m) > metricsMax {
 		return fmt.Errorf("metrics: %w: %d numbers, at most %d",
 			pando.ErrTooLarge, len(m), metricsMax)
 	}
+	return nil
+}
+
+// SetMetrics keeps the numbers of the application.
+func (c *Caller) SetMetrics(m map[string]float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.metric = m
-	return nil
 }
