@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/crew"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
@@ -32,16 +34,16 @@ type adoption struct {
 const adoptWait = 200 * time.Millisecond
 
 // begin starts the adoption after a snapshot of a restored store, or of a service that came
-// back. former is the world before the restore. The caller holds the lock.
-func (a *adoption) begin(former *world.World) {
+// back. former is the world before the restore.
+func (a *adoption) begin(w *world.World, former *world.World) {
 	if a.running {
 		a.again = true
 		return
 	}
 	a.running = true
 	a.specs = map[pando.InstanceID]string{}
-	for id, r := range a.agent.runners {
-		i := a.agent.current(r).inst
+	for id, r := range a.agent.crews.ByName {
+		i := r.StatusIn(w).Instance
 		if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
 			a.specs[id] = spec.Hash()
 		}
@@ -49,7 +51,7 @@ func (a *adoption) begin(former *world.World) {
 	heads := former.Heads
 	a.agent.spawn(func(ctx context.Context) {
 		for !a.once(ctx, heads) {
-			if pando.Sleep(ctx, a.agent.Clock, adoptWait) != nil {
+			if pando.Sleep(ctx, a.agent.config.Clock, adoptWait) != nil {
 				return
 			}
 		}
@@ -61,15 +63,15 @@ func (a *adoption) once(
 	ctx context.Context, heads map[pando.ServiceKey]world.Versioned[pando.StateHead],
 ) bool {
 	done := true
-	a.agent.mu.Lock()
+	a.agent.records.Lock()
 	a.again = false
-	a.agent.mu.Unlock()
+	a.agent.records.Unlock()
 	for _, s := range slices.SortedFunc(maps.Keys(heads), pando.ServiceKey.Compare) {
 		done = a.head(ctx, heads[s].V) && done
 	}
-	a.agent.mu.Lock()
-	all, orphans := a.agent.everyRunner(), a.orphans()
-	a.agent.mu.Unlock()
+	a.agent.records.Lock()
+	all, orphans := a.agent.crews.AllIn(a.agent.records.World), a.orphans(a.agent.records.World)
+	a.agent.records.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
 	}
@@ -84,33 +86,33 @@ func (a *adoption) once(
 		return false
 	}
 	adrift := a.withoutRecord(left)
-	if err := a.agent.anchor.Adopted(ctx, adrift); err != nil {
-		a.agent.Log.Warn("the store does not show yet what this host brought back", "error", err)
+	if err := a.agent.guard.Adopted(ctx, adrift); err != nil {
+		a.agent.config.Log.Warn("the store does not show yet what this host brought back", "error", err)
 		return false
 	}
-	a.agent.mu.Lock()
+	a.agent.records.Lock()
 	again := a.again
 	if !again {
 		a.running = false // not before: a second adoption would begin beside this one
-		a.agent.steerAll()
+		a.agent.steerAll(a.agent.records.World)
 	}
-	a.agent.mu.Unlock()
+	a.agent.records.Unlock()
 	if again {
 		return false
 	}
-	a.agent.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", len(adrift))
+	a.agent.config.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", len(adrift))
 	return true
 }
 
-// withoutRecord returns the last records of the instances that run here without one: those of runners,
-// and orphans.
+// withoutRecord returns the last records of the instances that run here without one: those of
+// runners, and orphans.
 func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance) {
-	a.agent.mu.Lock()
-	defer a.agent.mu.Unlock()
+	a.agent.records.Lock()
+	defer a.agent.records.Unlock()
 	for id := range a.adrift {
 		i := pando.Instance{ID: id}
-		if r := a.agent.runners[id]; r != nil {
-			i = a.agent.current(r).inst
+		if r := a.agent.crews.ByName[id]; r != nil {
+			i = r.StatusIn(a.agent.records.World).Instance
 		}
 		out = append(out, i)
 	}
@@ -119,10 +121,10 @@ func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance
 	return slices.CompactFunc(out, func(x, y pando.Instance) bool { return x.ID == y.ID })
 }
 
-// orphans returns the instances that a former agent started and whose records are lost, each with its
-// last record. The caller holds the lock.
-func (a *adoption) orphans() (out []pando.Instance) {
-	known := a.agent.anchor.Adrift()
+// orphans returns the instances that a former agent started and whose records are lost, each with
+// its last record.
+func (a *adoption) orphans(_ *world.World) (out []pando.Instance) {
+	known := a.agent.guard.Adrift()
 	for id, b := range a.agent.found {
 		i := pando.Instance{ID: id, Service: b.Service()}
 		if n := slices.IndexFunc(known, func(k pando.Instance) bool { return k.ID == id }); n >= 0 {
@@ -136,9 +138,9 @@ func (a *adoption) orphans() (out []pando.Instance) {
 // orphan writes the record of an instance that a former agent started, if its service is back. The
 // record brings its runner.
 func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool) {
-	a.agent.mu.Lock()
-	back = a.returned(i) && i.Host == a.agent.Host.Name // false: this agent knows only its name
-	a.agent.mu.Unlock()
+	a.agent.records.Lock()
+	back = a.returned(a.agent.records.World, i) && i.Host == a.agent.config.Host.Name // false: this agent knows only its name
+	a.agent.records.Unlock()
 	if !back {
 		return false, true
 	}
@@ -147,52 +149,51 @@ func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool)
 
 // head writes the head of a state that this host keeps, if the restored one is older.
 func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
-	a.agent.mu.Lock()
-	now, there := a.agent.world.Heads[mine.Service]
-	_, known := a.agent.world.Services[mine.Service]
-	a.agent.mu.Unlock()
-	newer := mine.Host == a.agent.Host.Name && known && mine.Merges > now.V.Merges &&
+	a.agent.records.Lock()
+	now, there := a.agent.records.World.Heads[mine.Service]
+	_, known := a.agent.records.World.Services[mine.Service]
+	a.agent.records.Unlock()
+	newer := mine.Host == a.agent.config.Host.Name && known && mine.Merges > now.V.Merges &&
 		(!there || now.V.Host == mine.Host)
 	if !newer {
 		return true
 	}
-	_, err := a.agent.commit(ctx, pando.Txn{
+	_, err := a.agent.records.Commit(ctx, pando.Txn{
 		If:  []pando.Condition{{Key: mine.Key(), Modified: now.Modified}},
 		Put: []pando.Stored{mine},
 	})
 	return a.adopted(err, "the newest state of "+mine.Service.String())
 }
 
-// returned reports whether the store may have the service and the spec of an instance. A spec that was
-// deployed after the restore under the same number is another one. This host may read no spec of a
-// service of which the store shows no part here: the store then compares the hashes itself. The caller
-// holds the lock.
-func (a *adoption) returned(i pando.Instance) bool {
-	spec, known := a.agent.world.SpecOf(i.Service, i.Revision)
-	_, service := a.agent.world.Services[i.Service]
+// returned reports whether the store may have the service and the spec of an instance. A spec that
+// was deployed after the restore under the same number is another one. This host may read no spec
+// of a service of which the store shows no part here: the store then compares the hashes itself.
+func (a *adoption) returned(w *world.World, i pando.Instance) bool {
+	spec, known := w.SpecOf(i.Service, i.Revision)
+	_, service := w.Services[i.Service]
 	return service && (known && i.RunsSpec(spec) || !known && i.SpecHash != "") &&
 		i.Phase != pando.PhaseMerged
 }
 
 // instance writes the record of an instance that runs here, as it is now.
-func (a *adoption) instance(ctx context.Context, r *runner) bool {
-	a.agent.mu.Lock()
-	i := a.agent.current(r).inst
+func (a *adoption) instance(ctx context.Context, r *runner.Runner) bool {
+	a.agent.records.Lock()
+	i := r.StatusIn(a.agent.records.World).Instance
 	i.SpecHash = cmp.Or(i.SpecHash, a.specs[i.ID])
-	v, there := a.agent.world.Instances[r.id]
-	back, frozen := a.returned(i), a.agent.world.Conceals(r.id)
-	a.agent.mu.Unlock()
+	v, there := a.agent.records.World.Instances[r.ID]
+	back, frozen := a.returned(a.agent.records.World, i), a.agent.records.World.Conceals(r.ID)
+	a.agent.records.Unlock()
 	switch {
 	case frozen:
 		return true
 	case there:
 		if v.V.Phase != i.Phase || v.V.Warm != i.Warm {
-			r.post(recordOld{})
+			r.RecordOld()
 		}
-		a.landed(r.id)
+		a.landed(r.ID)
 		return true
 	case !back:
-		a.setAdrift(r.id)
+		a.setAdrift(r.ID)
 		return true
 	}
 	_, ok := a.write(ctx, i)
@@ -202,33 +203,33 @@ func (a *adoption) instance(ctx context.Context, r *runner) bool {
 // write brings the record of an instance back. It reports whether the record is back, and whether
 // another attempt would end alike.
 func (a *adoption) write(ctx context.Context, i pando.Instance) (back, ok bool) {
-	_, err := a.agent.commit(ctx, pando.Txn{
+	_, err := a.agent.records.Commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid) {
-		a.agent.Log.Error("an instance runs on without a record", "instance", i.ID, "error", err)
+		a.agent.config.Log.Error("an instance runs on without a record", "instance", i.ID, "error", err)
 		a.setAdrift(i.ID)
 		return false, true
 	}
 	if err == nil {
 		a.landed(i.ID)
-		d := decisionOf(a.agent, i, pando.DecidedRestored,
+		d := a.agent.records.Decision(i, pando.DecidedRestored,
 			"the restored backup had no record of it, and it runs: its record is back", nil)
-		_, _ = a.agent.commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
+		_, _ = a.agent.records.Commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
 	}
 	return err == nil, a.adopted(err, fmt.Sprintf("instance %s", i.ID))
 }
 
 func (a *adoption) adopted(err error, what string) bool {
 	if err != nil && !errors.Is(err, pando.ErrConflict) && !errors.Is(err, pando.ErrFenced) {
-		a.agent.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
+		a.agent.config.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
 	}
 	return err == nil
 }
 
 func (a *adoption) setAdrift(i pando.InstanceID) {
-	a.agent.mu.Lock()
-	defer a.agent.mu.Unlock()
+	a.agent.records.Lock()
+	defer a.agent.records.Unlock()
 	if a.adrift == nil {
 		a.adrift = map[pando.InstanceID]bool{}
 	}
@@ -236,46 +237,56 @@ func (a *adoption) setAdrift(i pando.InstanceID) {
 }
 
 func (a *adoption) landed(i pando.InstanceID) {
-	a.agent.mu.Lock()
-	defer a.agent.mu.Unlock()
+	a.agent.records.Lock()
+	defer a.agent.records.Unlock()
 	delete(a.adrift, i)
 }
 
 // adrifts reports whether an instance without a record stays: the store was restored from a backup
-// that is older than the instance. The caller holds the lock.
-func (a *adoption) adrifts(i pando.InstanceID) bool {
-	return a.running || a.adrift[i] || a.agent.anchor.Drifts(i)
+// that is older than the instance.
+func (a *adoption) adrifts(_ *world.World, i pando.InstanceID) bool {
+	return a.running || a.adrift[i] || a.agent.guard.Drifts(i)
 }
 
-// comesBack reports whether a change brings the service of an instance back that runs adrift. The
-// caller holds the lock.
-func (a *adoption) comesBack(n news) bool {
+// comesBack reports whether a change brings the service of an instance back that runs adrift.
+func (a *adoption) comesBack(_ *world.World, n crew.News) bool {
 	back := func(s pando.ServiceKey) bool {
-		c := n.services[s]
-		return c != nil && (c.service || c.revision)
+		c := n.Services[s]
+		return c != nil && (c.Service || c.Revision)
 	}
 	for id := range a.adrift {
-		if r := a.agent.runners[id]; r != nil && back(r.service) {
+		if r := a.agent.crews.ByName[id]; r != nil && back(r.Service) {
 			return true
 		}
 	}
 	for id, b := range a.agent.found {
-		if back(b.Service()) && a.agent.anchor.Drifts(id) {
+		if back(b.Service()) && a.agent.guard.Drifts(id) {
 			return true
 		}
 	}
 	return false
 }
 
-// keeps reports whether an instance of a service runs here without a record. The caller holds the
-// lock.
-func (a *adoption) keeps(s pando.ServiceKey) bool {
-	if (tables{a.agent}).unattached(s) {
+// keeps reports whether an instance of a service runs here without a record.
+func (a *adoption) keeps(w *world.World, s pando.ServiceKey) bool {
+	if a.agent.unattached(w, s) {
 		return true
 	}
-	if _, ok := a.agent.world.Services[s]; ok {
+	if _, ok := w.Services[s]; ok {
 		return false
 	}
-	return a.running && len(a.agent.crews.of[s]) > 0 ||
-		slices.ContainsFunc(a.agent.crews.of[s], func(r *runner) bool { return a.adrift[r.id] })
+	return a.running && len(a.agent.crews.Of[s]) > 0 ||
+		slices.ContainsFunc(a.agent.crews.Of[s], func(r *runner.Runner) bool { return a.adrift[r.ID] })
+}
+
+// unattached reports whether an instance of a service runs here whose record, or whose service,
+// cannot be read. Only the table in force has its endpoint.
+func (a *Agent) unattached(w *world.World, s pando.ServiceKey) bool {
+	_, known := w.Services[s]
+	for id, b := range a.found {
+		if b.Service() == s && (!known || w.Conceals(id)) {
+			return true
+		}
+	}
+	return false
 }

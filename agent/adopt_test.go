@@ -21,14 +21,14 @@ func TestARestoredBackupAdoptsWhatRuns(t *testing.T) {
 		b.place("web-2", 1)
 		b.phase("web-2", pando.PhaseStarting)
 		b.write("web-1", "before", true)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		backup := b.registry.Copy()
-		b.ok(b.agent.Ready(b.ctx, "web-2"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-2"))
 		b.phase("web-2", pando.PhaseInRotation)
 		b.serving("web-3", 1)
 		b.write("web-1", "after", true)
-		_, err = b.agent.StatePush(b.ctx, "web-1")
+		_, err = b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		b.deployNew("late")
 		flows := map[pando.InstanceID]bool{}
@@ -77,8 +77,8 @@ func TestARestoredBackupAdoptsWhatRuns(t *testing.T) {
 	})
 }
 
-// After a restore, a deploy can reuse the number of an older spec. An instance of the older spec runs on
-// without a record. A record would make it an instance of the new spec.
+// After a restore, a deploy can reuse the number of an older spec. An instance of the older spec
+// runs on without a record. A record would make it an instance of the new spec.
 func TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift(t *testing.T) {
 	for _, hash := range []string{"", "of the record"} { // records of former builds have no hash
 		onBench(t, func(b *bench) { staysAdrift(b, hash != "") })
@@ -126,7 +126,7 @@ func (b *bench) deployNew(name pando.ServiceName) {
 	id := pando.InstanceID(name + "-1")
 	b.put(pando.Instance{ID: id, Service: s, Host: "h1", Revision: 1, Weight: 100,
 		SpecHash: spec.WithDefaults().Hash(), Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()})
-	b.ok(b.agent.Ready(b.ctx, id))
+	b.ok(b.agent.self.Ready(b.ctx, id))
 	synctest.Wait()
 	b.phase(id, pando.PhaseInRotation)
 }
@@ -141,8 +141,8 @@ func (s slowHost) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision,
 	return s.Registry.Commit(ctx, t)
 }
 
-// The endpoints and the spec of a service that comes back arrive one after the other. Its instance is
-// adopted, whatever this host writes meanwhile, and also by a new agent.
+// The endpoints and the spec of a service that comes back arrive one after the other. Its instance
+// is adopted, whatever this host writes meanwhile, and also by a new agent.
 func TestAServiceThatComesBackInTwoStepsIsAdopted(t *testing.T) {
 	for name, fresh := range map[string]bool{"by the same agent": false, "by a new agent": true} {
 		t.Run(name, func(t *testing.T) {

@@ -39,6 +39,7 @@ type bench struct {
 	stop      func()
 	disk      pando.Disk
 	outbound  pando.Outbound
+	change    func(*Config) // of the next agents; nil: none
 }
 
 // onBench runs a test in a bubble, on a host with a service of one revision.
@@ -85,16 +86,20 @@ func (b *bench) start() {
 	if b.through != nil {
 		registry = b.through
 	}
-	b.agent = New(Config{
-		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry,
-		Sightings: b.sightings, Sandboxes: b.sandboxes,
-		Steering: steering, Liveness: b.liveness, Worked: b.worked,
-		Objects: b.objects,
-		Disk:    b.disk, Outbound: b.outbound,
-		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
-		Log:   slog.New(slog.DiscardHandler),
-		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
-	})
+	c := Config{
+		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Clock: sim.Clock{}, IDs: b.ids,
+		Log: slog.New(slog.DiscardHandler), Peers: sim.NewPeers(),
+		Server: Server{Registry: registry, Sightings: b.sightings},
+		Programs: Programs{Sandboxes: b.sandboxes, Prober: b.prober, Disk: b.disk,
+			Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() }},
+		Packets: Packets{Steering: steering, Liveness: b.liveness, Outbound: b.outbound},
+		States:  States{Objects: b.objects},
+		Process: Process{Worked: b.worked},
+	}
+	if b.change != nil {
+		b.change(&c)
+	}
+	b.agent = New(c)
 	ended := make(chan error)
 	go func() { ended <- b.agent.Run(ctx) }()
 	b.stop = func() { cancel(); <-ended }
@@ -156,7 +161,7 @@ func (b *bench) world() *world.World {
 func (b *bench) serving(id pando.InstanceID, revision int) {
 	b.Helper()
 	b.place(id, revision)
-	b.ok(b.agent.Ready(b.ctx, id))
+	b.ok(b.agent.self.Ready(b.ctx, id))
 	synctest.Wait()
 	b.phase(id, pando.PhaseInRotation)
 }
@@ -229,10 +234,10 @@ func (b *bench) refused(err error) {
 // write makes an instance count a hit and log a line. It commits both if commit is set.
 func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 	b.Helper()
-	b.ok(b.agent.StatePatch(b.ctx, id, "log", []byte(line)))
-	b.ok(b.agent.StatePatch(b.ctx, id, "hits", []byte("1")))
+	b.ok(b.agent.self.StatePatch(b.ctx, id, "log", []byte(line)))
+	b.ok(b.agent.self.StatePatch(b.ctx, id, "hits", []byte("1")))
 	if commit {
-		_, err := b.agent.StateCommit(b.ctx, id, pando.StateChange{Message: line})
+		_, err := b.agent.self.StateCommit(b.ctx, id, pando.StateChange{Message: line})
 		b.ok(err)
 	}
 }
@@ -240,7 +245,7 @@ func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 // text returns the value of a path as an instance sees it.
 func (b *bench) text(id pando.InstanceID, path string) string {
 	b.Helper()
-	v, err := b.agent.StateGet(b.ctx, id, path)
+	v, err := b.agent.self.StateGet(b.ctx, id, path)
 	b.ok(err)
 	return string(v.Bytes)
 }

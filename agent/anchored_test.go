@@ -55,7 +55,7 @@ func TestAWrongStoreEndsNothing(t *testing.T) {
 				b.serving("web-1", 1)
 				b.serving("web-2", 1)
 				b.write("web-1", "kept", true)
-				_, err := b.agent.StatePush(b.ctx, "web-1")
+				_, err := b.agent.self.StatePush(b.ctx, "web-1")
 				b.ok(err)
 				flow, _ := b.steering.Open(web)
 				b.pass(time.Minute)

@@ -88,12 +88,12 @@ func TestAnAskStartsOneInstanceWhateverBecomesOfTheAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, func(b *bench) {
 				control.b = b
-				b.agent.Control = &control
+				b.agent.self.Control = &control
 				b.serving("web-1", 1)
 				writes := len(b.registry.History())
 				got := make(chan pando.Intent)
 				go func() {
-					i, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{Reason: "load"})
+					i, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{Reason: "load"})
 					if err != nil {
 						t.Error(err)
 					}

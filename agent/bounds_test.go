@@ -1,215 +1,44 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/driver/clock"
-	"pando.run/pando/scale"
 )
 
-func TestAnInstanceHasFewConnections(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "self")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	few := &fewListener{Listener: l, free: make(chan struct{}, connectionsMax), ctx: t.Context(),
-		clock: clock.Clock{}}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusNoContent)
-	})}
-	go func() { _ = server.Serve(few) }()
-	defer server.Close()
-	ask := func() (*http.Response, net.Conn) {
-		c, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A refused connection may be closed already.
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: self\r\n\r\n")
-		r, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r, c
-	}
-	var open []net.Conn
-	for range connectionsMax {
-		r, c := ask()
-		if r.StatusCode != http.StatusNoContent {
-			t.Fatalf("connection %d: %s", len(open)+1, r.Status)
-		}
-		open = append(open, c)
-	}
-	r, c := ask()
-	c.Close()
-	if body, _ := io.ReadAll(r.Body); r.StatusCode != http.StatusServiceUnavailable ||
-		!strings.Contains(string(body), "64 connections") {
-		t.Errorf("one more is answered %s: %s", r.Status, body)
-	}
-	open[0].Close()
-	for end := time.Now().Add(time.Minute); ; {
-		r, c := ask()
-		defer c.Close()
-		if r.StatusCode == http.StatusNoContent {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("no connection was taken after one was closed")
-		}
-	}
-	for _, c := range open {
-		c.Close()
-	}
-}
-
-func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var now, most atomic.Int64
-		h := bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			most.Store(max(most.Load(), now.Add(1)))
-			time.Sleep(time.Second)
-			now.Add(-1)
-		}))
-		for range 5 * workMax {
-			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/self", nil))
-		}
-		for range 3 {
-			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/self/events", nil))
-		}
-		time.Sleep(time.Minute)
-		if n := most.Load(); n != workMax+3 {
-			t.Errorf("%d requests worked at a time, want %d and 3 streams", n, workMax)
-		}
-	})
-}
-
-// The agent ends a request if the body is late. An answer may take longer than a body.
-func TestABodyHasADeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan error, 1)
-		h := bounded(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			_, err := io.ReadAll(q.Body)
-			if err == nil {
-				time.Sleep(2 * bodyWaitMax)
-				err = q.Context().Err()
-			}
-			ended <- err
-		}))
-		for _, body := range []string{"12345678", "123"} {
-			ours, theirs := net.Pipe()
-			server := &http.Server{Handler: h}
-			go func() { _ = server.Serve(&oneListener{conn: ours, done: make(chan struct{})}) }()
-			go func() { _, _ = io.Copy(io.Discard, theirs) }()
-			fmt.Fprintf(theirs, "PUT /v1/self/state/x HTTP/1.1\r\nHost: self\r\nContent-Length: 8\r\n\r\n%s",
-				body)
-			start := time.Now()
-			err := <-ended
-			if whole := len(body) == 8; whole != (err == nil) || !whole && time.Since(start) != bodyWaitMax {
-				t.Errorf("a body of %d of 8 bytes ended after %s with %v", len(body), time.Since(start), err)
-			}
-			server.Close()
-			theirs.Close()
-		}
-	})
-}
-
-// oneListener accepts one connection.
-type oneListener struct {
-	conn net.Conn
-	done chan struct{}
-	used bool
-}
-
-func (l *oneListener) Accept() (net.Conn, error) {
-	if l.used {
-		<-l.done
-		return nil, net.ErrClosed
-	}
-	l.used = true
-	return l.conn, nil
-}
-func (l *oneListener) Close() error   { close(l.done); return nil }
-func (l *oneListener) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
-
-func TestAsksArePaced(t *testing.T) {
+func TestAnAskBeyondThePaceIsNotWritten(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.Runner("web-1")
 		b.ok(err)
-		start := time.Now()
-		for range asksBurst + 100 {
-			b.ok(r.caller.pace.wait(b.ctx, clock.Clock{}))
+		for start := time.Now(); time.Now().Equal(start); {
+			b.ok(r.Caller.Paced(b.ctx, clock.Clock{}))
 		}
-		if took := time.Since(start); took != 100*askWait {
-			t.Errorf("%d asks in a row took %s", asksBurst+100, took)
-		}
-		ctx, cancel := context.WithTimeout(b.ctx, askWait/2)
+		ctx, cancel := context.WithTimeout(b.ctx, time.Millisecond)
 		defer cancel()
-		_, err = b.agent.Replicate(ctx, "web-1", pando.Ask{})
+		_, err = b.agent.self.Replicate(ctx, "web-1", pando.Ask{})
 		if !errors.Is(err, context.DeadlineExceeded) || len(b.world().Intents) > 0 {
 			t.Errorf("one more ask at once: %v, %d are written", err, len(b.world().Intents))
 		}
 	})
 }
 
-// A service that asks without end is refused with the next step, and no record is written. So is an
-// ask that control refuses: the agent does not write it in control's place.
-func TestAsksBeyondTheRateOfAServiceAreRefused(t *testing.T) {
-	onBench(t, func(b *bench) {
-		b.serving("web-1", 1)
-		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
-		defer cancel()
-		refused := func(want string) {
-			b.Helper()
-			_, err := b.agent.Replicate(ctx, "web-1", pando.Ask{})
-			if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), want) ||
-				len(b.world().Intents) > 0 {
-				t.Errorf("want %q: %v, %d asks are written", want, err, len(b.world().Intents))
-			}
-		}
-		for range scale.AsksBurst {
-			b.ok(b.agent.door.admit(web, time.Now()))
-		}
-		refused("ask again in a second")
-		time.Sleep(100 * time.Millisecond)
-		b.agent.Control = crowded{}
-		refused("too many wait")
-	})
-}
-
-// crowded is a control that refuses every ask.
-type crowded struct{}
-
-func (crowded) Answer(
-	context.Context, pando.Fence, pando.Intent, func(),
-) ([]pando.Record, error) {
-	return nil, fmt.Errorf("ask %w: too many wait", pando.ErrRefused)
-}
-
 // A reason that an instance sends stays on one line and contains no terminal control sequences.
 func TestReasonsAreOneLine(t *testing.T) {
+	const reasonBytesMax = 400
 	forged := "load\n12:00:00 deploy operator: all is well\r\x1b[2J\x1b]0;x\a\u202e\xff" +
 		strings.Repeat("ä", reasonBytesMax)
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 		defer cancel()
-		i, _ := b.agent.Replicate(ctx, "web-1",
+		i, _ := b.agent.self.Replicate(ctx, "web-1",
 			pando.Ask{Reason: forged, Inputs: map[string]float64{"req\n/s": 812}})
 		for _, said := range []string{i.Reason, i.History[0].Reason} {
 			if strings.ContainsAny(said, "\n\r\x1b\a\u202e") || len(said) > reasonBytesMax+4 ||
@@ -224,11 +53,11 @@ func TestReasonsAreOneLine(t *testing.T) {
 		for n := range 1000 {
 			many[fmt.Sprint(n)] = 1
 		}
-		_, err := b.agent.Replicate(ctx, "web-1", pando.Ask{Inputs: many})
+		_, err := b.agent.self.Replicate(ctx, "web-1", pando.Ask{Inputs: many})
 		if !errors.Is(err, pando.ErrTooLarge) {
 			t.Errorf("1,000 inputs: %v", err)
 		}
-		if err := b.agent.PutMetrics(ctx, "web-1", many); !errors.Is(err, pando.ErrTooLarge) {
+		if err := b.agent.self.PutMetrics(ctx, "web-1", many); !errors.Is(err, pando.ErrTooLarge) {
 			t.Errorf("1,000 metrics: %v", err)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 )
 
 const upstream = `{{range endpoints "api"}}{{.Name}} {{.IP}}:{{.Port}} {{.Host}}
@@ -105,7 +106,7 @@ func TestOtherServicesConcernNoConfig(t *testing.T) {
 		b.backend("api", "api-1")
 		b.serving("w1", 1)
 		b.pass(time.Minute)
-		before := b.agent.steps.Load()
+		before := b.agent.host.Tally.Steps.Load()
 		var all []pando.Stored
 		for n := range 1000 {
 			k := pando.DefaultService(pando.ServiceName(fmt.Sprintf("other-%d", n)))
@@ -114,16 +115,16 @@ func TestOtherServicesConcernNoConfig(t *testing.T) {
 		for part := range slices.Chunk(all, 200) {
 			b.put(part...)
 		}
-		if n := b.agent.steps.Load() - before; n > 100 { // of its probes
+		if n := b.agent.host.Tally.Steps.Load() - before; n > 100 { // of its probes
 			t.Errorf("1,000 changes of other services were %d steps of the instance", n)
 		}
 		if got := b.because(); len(got) > 0 {
 			t.Errorf("other services changed its config: %q", got)
 		}
-		b.agent.mu.Lock()
-		defer b.agent.mu.Unlock()
-		if n := len(b.agent.sources); n != 1 {
-			t.Errorf("the agent follows %d services for its configs", n)
+		b.agent.records.Lock()
+		defer b.agent.records.Unlock()
+		if n := len(b.agent.crews.ConfigsOf(b.agent.records.World, pando.DefaultService("api"))); n != 1 {
+			t.Errorf("%d instances follow the service for their configs", n)
 		}
 	})
 }
@@ -160,7 +161,7 @@ func TestARefusedConfigKeepsTheFormerOne(t *testing.T) {
 			t.Errorf("one reason is recorded %d times: %q", len(got), got)
 		}
 		good.Store(true)
-		b.pass(configRetry + time.Second)
+		b.pass(runner.ConfigRetry + time.Second)
 		if got := b.files()["a.conf"]; got == was {
 			t.Error("the agent did not try again")
 		}
@@ -210,16 +211,4 @@ func TestAListedServiceComesWithinReach(t *testing.T) {
 			t.Errorf("after the end of the instance %d are within reach", n)
 		}
 	})
-}
-
-func TestSecretsStayOutOfEvidence(t *testing.T) {
-	failed := &pando.CheckFailed{Command: []string{"check"}, Code: 1,
-		Output: []byte("hush\n\n\x1b[1m")}
-	private, open := refusalOf(failed, true), refusalOf(failed, false)
-	if len(private.lines) > 0 || strings.Contains(private.reason, "hush") {
-		t.Errorf("with secrets: %+v", private)
-	}
-	if len(open.lines) != 2 || open.lines[0] != "hush" || strings.Contains(open.lines[1], "\x1b") {
-		t.Errorf("without secrets: %q", open.lines)
-	}
 }

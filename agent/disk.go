@@ -9,31 +9,31 @@ import (
 
 // newRoom returns the guard of the disk with the volumes, or nil.
 func newRoom(a *Agent) *room.Guard {
-	if a.Disk == nil {
+	if a.config.Programs.Disk == nil {
 		return nil
 	}
-	return room.New(room.Config{Host: a.Host.Name, Disk: a.Disk, Held: a.heldVolumes,
-		End: a.outgrew, Clock: a.Clock, Log: a.Log})
+	return room.New(room.Config{Host: a.config.Host.Name, Disk: a.config.Programs.Disk, Held: a.heldVolumes,
+		End: a.outgrew, Clock: a.config.Clock, Log: a.config.Log})
 }
 
 // heldVolumes returns the volumes that programs of this host may write.
 func (a *Agent) heldVolumes() (out []room.Held) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.everyRunner() {
-		if !r.shown.runs {
+	a.records.Lock()
+	defer a.records.Unlock()
+	for _, r := range a.crews.AllIn(a.records.World) {
+		if !r.Shown.Runs {
 			continue
 		}
-		spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
-		out = append(out, room.HeldBy(r.shown.inst, spec)...)
+		spec, _ := a.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
+		out = append(out, room.HeldBy(r.Shown.Instance, spec)...)
 	}
 	return out
 }
 
 // outgrew makes an instance fail because of its volumes.
 func (a *Agent) outgrew(i pando.InstanceID, reason string) {
-	if r, err := a.crews.runner(i); err == nil {
-		r.post(outgrown{reason})
+	if r, err := a.crews.Runner(i); err == nil {
+		r.Outgrown(reason)
 	}
 }
 

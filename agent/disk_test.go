@@ -79,14 +79,14 @@ func TestAFullDiskTakesNoMoreState(t *testing.T) {
 		b.serving("web-1", 1)
 		b.write("web-1", "before", true)
 		disk.full.Store(true)
-		err := b.agent.StatePut(b.ctx, "web-1", "log", []byte("after"))
-		patch := b.agent.StatePatch(b.ctx, "web-1", "hits", []byte("1"))
+		err := b.agent.self.StatePut(b.ctx, "web-1", "log", []byte("after"))
+		patch := b.agent.self.StatePatch(b.ctx, "web-1", "hits", []byte("1"))
 		for _, err := range []error{err, patch} {
 			if !errors.Is(err, pando.ErrStoreFull) || !strings.Contains(err.Error(), "has 512 MiB free") {
 				t.Errorf("a write to a full disk: %v", err)
 			}
 		}
-		_, err = b.agent.StateCommit(b.ctx, "web-1", pando.StateChange{Message: "the last"})
-		b.ok(errors.Join(err, b.agent.StateDelete(b.ctx, "web-1", "log")))
+		_, err = b.agent.self.StateCommit(b.ctx, "web-1", pando.StateChange{Message: "the last"})
+		b.ok(errors.Join(err, b.agent.self.StateDelete(b.ctx, "web-1", "log")))
 	})
 }

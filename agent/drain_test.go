@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -10,165 +9,9 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/driver/sim"
 )
-
-// A day-long connection costs a count in ten seconds, and its end is noticed within a second.
-func TestADrainOfADayIsCountedRarely(t *testing.T) {
-	var c counting
-	begin := time.Unix(0, 0)
-	now, counts, looks, ends := begin, 0, 0, uint64(3)
-	isDue := func() bool { wait, _ := c.due(now, ends); return wait == 0 }
-	for now.Sub(begin) < 24*time.Hour {
-		looks++
-		if isDue() {
-			counts++
-			c.note(now, 1, nil, time.Millisecond)
-		}
-		now = now.Add(c.look(now, now.Sub(begin)))
-	}
-	if counts > 8700 {
-		t.Errorf("%d counts in a day, want one in 10 s", counts)
-	}
-	if looks > 90_000 {
-		t.Errorf("%d looks in a day, want one a second", looks)
-	}
-	ends++ // the client says goodbye; its socket lives a little longer
-	if !isDue() {
-		t.Error("an end does not cause a count")
-	}
-	c.note(now, 1, nil, time.Millisecond)
-	at := now
-	for counts = 0; now.Sub(at) < time.Second; now = now.Add(c.look(now, 24*time.Hour)) {
-		if isDue() {
-			counts++
-			c.note(now, 1, nil, time.Millisecond)
-		}
-	}
-	if counts < 5 {
-		t.Errorf("%d counts in the second after an end, want at least 5", counts)
-	}
-}
-
-func TestAShortDrainIsLookedAtOften(t *testing.T) {
-	var c counting
-	now := time.Unix(0, 0)
-	due := func() time.Duration { wait, _ := c.due(now, 0); return wait }
-	if due() != 0 {
-		t.Error("the first count is not due at once")
-	}
-	c.note(now, 1, errors.New("no namespace"), 0)
-	if due() != retryWait {
-		t.Error("a failed count is not repeated")
-	}
-	c.note(now, 1, nil, 0)
-	if got := due(); got != drainLookMin {
-		t.Errorf("the next count is due after %v, want %v", got, drainLookMin)
-	}
-	c.again()
-	if due() != 0 {
-		t.Error("a count is not repeated, though new flows came")
-	}
-	if got := c.look(now, 0); got != drainLookMin {
-		t.Errorf("the next look is after %v, want %v", got, drainLookMin)
-	}
-}
-
-// TestManyConnectionsThatEndCostFewCounts drains 5,000 connections within a minute. A count costs 20
-// ms. The counts take a hundredth of a processor, and the end is found within a second.
-func TestManyConnectionsThatEndCostFewCounts(t *testing.T) {
-	const connections, lasts, cost = 5000, time.Minute, 20 * time.Millisecond
-	var c counting
-	begin := time.Unix(0, 0)
-	now, spent, last := begin, time.Duration(0), begin
-	for {
-		over := min(connections, int(now.Sub(begin)*connections/lasts))
-		if wait, _ := c.due(now, uint64(2*over)); wait == 0 {
-			spent += cost
-			now = now.Add(cost)
-			c.note(now, connections-over, nil, cost)
-			if last = now; over == connections {
-				break
-			}
-		}
-		now = now.Add(c.look(now, now.Sub(begin)))
-	}
-	if most := countBurst + now.Sub(begin)*11/1000; spent > most {
-		t.Errorf("the counts took %v in %v, want at most %v", spent, now.Sub(begin), most)
-	}
-	if late := last.Sub(begin) - lasts; late > 3*time.Second {
-		t.Errorf("the end was found after %v", late)
-	}
-}
-
-// However long a count of an instance takes, its prompt counts take a hundredth of the time. A short
-// count never waits.
-func TestPromptCountsTakeAHundredthOfTheTime(t *testing.T) {
-	var b allowance
-	begin := time.Unix(0, 0)
-	now, spent := begin, time.Duration(0)
-	const took = 40 * time.Millisecond
-	for now.Sub(begin) < 10*time.Minute {
-		if wait := b.wait(now); wait > 0 {
-			now = now.Add(wait)
-			continue
-		}
-		now = now.Add(took)
-		spent += took
-		b.spend(now, took)
-	}
-	share := (spent - countBurst).Seconds() / now.Sub(begin).Seconds()
-	if share > 1.1/countShare || share < 0.8/countShare {
-		t.Errorf("counts take %.3f of the time, want %.3f", share, 1.0/countShare)
-	}
-	b = allowance{}
-	for range 1000 { // 10 a second of a millisecond each
-		if b.wait(now) > 0 {
-			t.Fatal("a short count waits")
-		}
-		b.spend(now, time.Millisecond)
-		now = now.Add(100 * time.Millisecond)
-	}
-}
-
-// A machine under load makes counts long. They hold up a drain for recountMax, and not for a hundred
-// times their sum.
-func TestLongCountsHoldADrainUpForTenSeconds(t *testing.T) {
-	var b allowance
-	now := time.Unix(0, 0)
-	for range 100 {
-		now = now.Add(100 * time.Millisecond)
-		b.spend(now, 100*time.Millisecond)
-	}
-	if got := b.wait(now); got <= 0 || got > recountMax {
-		t.Errorf("the next count waits for %v, want at most %v", got, recountMax)
-	}
-	if got := b.wait(now.Add(recountMax)); got != 0 {
-		t.Errorf("after %v it waits for another %v", recountMax, got)
-	}
-}
-
-// The allowance is of processor time: a count that only waited for the processor is free.
-func TestACountCostsItsProcessorTime(t *testing.T) {
-	for _, busy := range []bool{false, true} {
-		onBench(t, func(b *bench) {
-			if !busy {
-				b.worked = func() time.Duration { return time.Millisecond }
-			}
-			b.restart()
-			b.serving("web-1", 1)
-			b.steering.Open(web)
-			b.sandboxes.FlowsTake.Store(int64(2 * time.Second))
-			b.drain("web-1", false)
-			b.pass(10 * time.Second)
-			r, err := b.agent.runner("web-1")
-			b.ok(err)
-			if got := r.leave.counting.spent > 0; got != busy {
-				t.Errorf("busy %v: the count costs something: %v", busy, got)
-			}
-		})
-	}
-}
 
 // TestIdleInstancesLeaveAHostInDebt drains many idle instances at once while the counts of a
 // neighbour with 6,000 connections cost more than a processor has. Each count takes 30 ms, and each
@@ -242,7 +85,8 @@ func (s *askedStore) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snap
 	return s.Registry.Snapshot(ctx, prefix)
 }
 
-// Instances that end together share the reads of their service's asks, which grow with their number.
+// Instances that end together share the reads of their service's asks, which grow with their
+// number.
 func TestInstancesThatEndTogetherShareTheReadsOfAsks(t *testing.T) {
 	onBench(t, func(b *bench) {
 		store := &askedStore{Registry: b.registry}
@@ -281,7 +125,7 @@ func (b *bench) crowd(n int) (all []pando.Instance) {
 	}
 	b.put(put...)
 	for _, i := range all {
-		b.ok(b.agent.Ready(b.ctx, i.ID))
+		b.ok(b.agent.self.Ready(b.ctx, i.ID))
 	}
 	b.pass(time.Second)
 	return all
@@ -315,7 +159,7 @@ func TestAReportFromBeforeADrainEndsNoDrain(t *testing.T) {
 		b.front = s
 		b.restart()
 		b.serving("web-1", 1)
-		b.ok(b.agent.sweeper.sweep(b.ctx, time.Now().Add(time.Nanosecond)))
+		b.ok(b.agent.sweeper.Sweep(b.ctx, time.Now().Add(time.Nanosecond)))
 		s.flows.Store(1)
 		b.pass(time.Millisecond)
 		b.drain("web-1", true)
@@ -325,6 +169,33 @@ func TestAReportFromBeforeADrainEndsNoDrain(t *testing.T) {
 		b.pass(10 * time.Second)
 		if phase := b.world().Instances["web-1"].V.Phase; phase == pando.PhaseDraining {
 			t.Error("it drains after its last flow")
+		}
+	})
+}
+
+// A program may read the first event drained before the answer of its halt. It must not sit idle
+// until its agent stops it.
+func TestDrainedComesAgainUntilTheInstanceDies(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		ctx, cancel := context.WithCancel(b.ctx)
+		defer cancel()
+		news, err := b.agent.self.Events(ctx, "web-1", 0)
+		b.ok(err)
+		var times atomic.Int64
+		go func() {
+			for e := range news {
+				if e.Kind == pando.EventDrained {
+					times.Add(1)
+				}
+			}
+		}()
+		b.drain("web-1", false)
+		b.pass(runner.DieGrace - time.Second)
+		n, most := times.Load(), int64(runner.DieGrace/runner.DrainedAgain)
+		if n < most/2 || n > most {
+			t.Errorf("the program was told %d times in %s, want about every %s", n, runner.DieGrace,
+				runner.DrainedAgain)
 		}
 	})
 }

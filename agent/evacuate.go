@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
@@ -26,63 +27,64 @@ const leaveLook = 20 * time.Millisecond
 // returns the number of instances that remain. Only a new agent accepts instances again.
 func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err error) {
 	from := func() (bound time.Time) { // connections have the time drain from now on
-		a.leaveBy = a.Clock.Now().Add(drain)
-		return a.leaveBy.Add(settleMax + a.longestStop())
+		a.leaveBy = a.config.Clock.Now().Add(drain)
+		return a.leaveBy.Add(settleMax + a.longestStop(a.records.World))
 	}
-	a.mu.Lock()
-	orderBy, begun := a.Clock.Now().Add(orderWaitMax), false
+	a.records.Lock()
+	orderBy, begun := a.config.Clock.Now().Add(orderWaitMax), false
 	bound := from()
-	a.mu.Unlock()
+	a.records.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
-	a.wakeAll()                                   // drains end at leaveBy at the latest
+	a.crews.WakeAll()                             // drains end at leaveBy at the latest
 	if _, err := a.joinOnce(writes); err != nil { // sets Leaving in the host's record
 		return a.here(), err
 	}
 	for {
-		a.mu.Lock()
-		host, joined := a.world.Hosts[a.Host.Name]
-		begun = begun || ordered(a.world, a.everyRunner())
-		if !begun && a.Clock.Now().Before(orderBy) {
+		changed := a.records.News()
+		a.records.Lock()
+		host, joined := a.records.World.Hosts[a.config.Host.Name]
+		begun = begun || ordered(a.records.World, a.crews.AllIn(a.records.World))
+		if !begun && a.config.Clock.Now().Before(orderBy) {
 			bound = from()
 		}
-		left, changed := len(a.runners), a.changed
-		a.mu.Unlock()
-		if joined && host.V.Leaving && left == 0 && a.handedOver() && a.routing.quiet() ||
-			a.Clock.Now().After(bound) {
+		left = len(a.crews.ByName)
+		a.records.Unlock()
+		if joined && host.V.Leaving && left == 0 && a.announce.HandedOver() && a.routes.IsQuiet() ||
+			a.config.Clock.Now().After(bound) {
 			return left, nil
 		}
-		if err := a.awaitChange(ctx, changed, leaveLook); err != nil {
+		if err := a.records.AwaitChange(ctx, changed, leaveLook); err != nil {
 			return left, err
 		}
 	}
 }
 
 // ordered reports whether every instance of some runners has the order to leave.
-func ordered(w *world.World, all []*runner) bool {
-	return !slices.ContainsFunc(all, func(r *runner) bool {
-		v, known := w.Instances[r.shown.inst.ID]
+func ordered(w *world.World, all []*runner.Runner) bool {
+	return !slices.ContainsFunc(all, func(r *runner.Runner) bool {
+		v, known := w.Instances[r.Shown.Instance.ID]
 		return known && !v.V.Phase.Leaving()
 	})
 }
 
 // leavesBy returns the deadline for connections when the host leaves, or zero if it stays.
 func (a *Agent) leavesBy() time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.records.Lock()
+	defer a.records.Unlock()
 	return a.leaveBy
 }
 
 func (a *Agent) here() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.runners)
+	a.records.Lock()
+	defer a.records.Unlock()
+	return len(a.crews.ByName)
 }
 
-// longestStop returns the longest stop time of any instance here. The caller holds the lock.
-func (a *Agent) longestStop() (most time.Duration) {
-	for _, r := range a.everyRunner() {
-		spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
+// longestStop returns the longest stop time of any instance here.
+func (a *Agent) longestStop(w *world.World) (most time.Duration) {
+	for _, r := range a.crews.AllIn(w) {
+		spec, _ := w.SpecOf(r.Service, r.Shown.Instance.Revision)
 		most = max(most, pando.Seconds(spec.StopSeconds))
 	}
 	return most

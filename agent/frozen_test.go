@@ -82,7 +82,7 @@ func TestAnUnreadableHeadDropsNoState(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		b.write("web-1", "kept", true)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		head := b.world().Heads[web].V
 		b.registry.Overwrite(pando.HeadKey(web), newerRecord)

@@ -15,16 +15,16 @@ import (
 func TestAnOrdinalLeads(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		if err := b.agent.Lead(b.ctx, "web-1", 3); !errors.Is(err, pando.ErrRefused) {
+		if err := b.agent.self.Lead(b.ctx, "web-1", 3); !errors.Is(err, pando.ErrRefused) {
 			t.Errorf("an instance that is no ordinal leads: %v", err)
 		}
 		i := b.world().Instances["web-1"].V
 		i.ID, i.Ordinal, i.Phase = "web-2", 2, pando.PhasePlaced
 		b.put(i)
-		b.ok(b.agent.Ready(b.ctx, "web-2"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-2"))
 		b.pass(time.Second)
 		for _, term := range []int64{3, 3, 4, 0} {
-			b.ok(b.agent.Lead(b.ctx, "web-2", term))
+			b.ok(b.agent.self.Lead(b.ctx, "web-2", term))
 			b.pass(time.Second)
 			if got := b.world().Instances["web-2"].V.Term; got != term {
 				t.Errorf("the record has term %d, want %d", got, term)
@@ -45,22 +45,6 @@ func TestAnOrdinalLeads(t *testing.T) {
 			t.Errorf("the decisions are %q, want %q", got, want)
 		}
 	})
-}
-
-func TestAPositionIsTheLastWord(t *testing.T) {
-	for output, want := range map[string]string{
-		"a:7":                             "a:7",
-		"starting\nrecovered\na:7\n\n":    "a:7",
-		"WSREP: Recovered position: a:12": "a:12",
-		"a:7\nbye":                        "",
-		"":                                "",
-		" \n":                             "",
-	} {
-		p, err := positionIn(strings.Split(output, "\n"))
-		if want == "" && err == nil || want != "" && (err != nil || p.String() != want) {
-			t.Errorf("%q has the position %v (%v), want %q", output, p, err, want)
-		}
-	}
 }
 
 // hooks is a driver whose programs end at once, with a position.
@@ -88,11 +72,12 @@ type hookBox struct {
 func (h hookBox) Events() <-chan pando.SandboxEvent { return h.events }
 func (h hookBox) LastLines(int) []string            { return []string{"a:7"} }
 
-// The sandbox of a hook that cannot be removed at first leaves nobody behind, and its hook runs once.
+// The sandbox of a hook that cannot be removed at first leaves nobody behind, and its hook runs
+// once.
 func TestAHookWhoseSandboxStaysRunsOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
 		h := &hooks{Sandboxes: b.sandboxes}
-		b.agent.Sandboxes = h
+		b.agent.supplier.Sandboxes = h
 		spec := pando.Spec{Name: "web", Kind: pando.Stateful, Command: []string{"db"},
 			Scale: pando.Scale{Min: 1, Max: 1}, Hooks: pando.Hooks{Recover: []string{"recover"}}}
 		b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(),

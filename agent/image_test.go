@@ -3,10 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,7 +47,7 @@ func (s *slowImages) Pull(ctx context.Context, _ pando.Image, hosts []pando.Host
 // withImage gives the service a revision 2 with an image, and a store to the agent.
 func (b *bench) withImage() *slowImages {
 	images := &slowImages{end: make(chan error)}
-	b.agent.Images = images
+	b.agent.supplier.Images = images
 	spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: 1, Max: 3},
 		Image: pando.Image{Reference: "shop/web", Digest: "sha256:0", Host: "h3"}}
 	b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(),
@@ -145,7 +143,7 @@ func TestAnInstanceMayLeaveWhileItsImageIsOnTheWay(t *testing.T) {
 func TestAHostWithoutAStoreRefusesImages(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.withImage()
-		b.agent.Images = nil
+		b.agent.supplier.Images = nil
 		b.place("web-1", 2)
 		b.phase("web-1", pando.PhaseFailed)
 	})
@@ -177,7 +175,7 @@ func TestInstancesShareAPullThatEndsWithTheLastOfThem(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.withImage()
 		images := &waitingImages{}
-		b.agent.Images = images
+		b.agent.supplier.Images = images
 		b.place("web-1", 2)
 		b.place("web-2", 2)
 		b.pass(pando.WaitToldAfter + time.Second)
@@ -197,72 +195,8 @@ func TestInstancesShareAPullThatEndsWithTheLastOfThem(t *testing.T) {
 		}
 		b.drain("web-2", true)
 		b.pass(time.Minute)
-		if images.ended != 1 || len(b.agent.pulls.running) > 0 {
-			t.Errorf("%d pulls ended, %d run on", images.ended, len(b.agent.pulls.running))
-		}
-	})
-}
-
-func TestPullsOfOneTenantLeaveTurnsForAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, ctx := newPulls(), t.Context()
-		active := map[pando.Tenant]int{}
-		var mu sync.Mutex
-		var waits []string
-		bring := func(of pando.Tenant, n int) {
-			i := pando.Image{Reference: fmt.Sprint(of, n)}
-			_ = p.bring(ctx, of, i, func(what string) {
-				mu.Lock()
-				defer mu.Unlock()
-				waits = append(waits, what)
-			}, func(ctx context.Context) error {
-				mu.Lock()
-				active[of]++
-				mu.Unlock()
-				<-ctx.Done()
-				return nil
-			})
-		}
-		for n := range 20 {
-			go bring("acme", n)
-		}
-		synctest.Wait()
-		go bring("beta", 0)
-		synctest.Wait()
-		for _, of := range []pando.Tenant{"coop", "bank"} { // all turns without the reserve are taken
-			go bring(of, 0)
-			go bring(of, 1)
-		}
-		synctest.Wait()
-		go bring(pando.DefaultTenant, 0)
-		synctest.Wait()
-		if active["acme"] != pullTurns.Each || active["beta"] != 1 || active[pando.DefaultTenant] != 1 {
-			t.Errorf("pulls at once: %v", active)
-		}
-		if len(waits) == 0 || !strings.Contains(waits[0], "a turn") {
-			t.Errorf("the waits are %q", waits)
-		}
-	})
-}
-
-// unproven are images whose registries have not sent all their blobs to this host.
-type unproven struct{ pando.Images }
-
-func (unproven) Root(string, string) (pando.ImageRoot, error) { return pando.ImageRoot{}, nil }
-func (unproven) Proven(pando.Image) bool                      { return false }
-
-// The image of a tenant is here only once its registry has proved that. That of operators is here with
-// its layers.
-func TestAnImageOfATenantIsHereOnceItsRegistryProvedIt(t *testing.T) {
-	onBench(t, func(b *bench) {
-		b.agent.Images = unproven{}
-		spec := pando.Spec{Image: pando.Image{Reference: "shop/web", Digest: "sha256:1"}}
-		for tenant, lacks := range map[pando.Tenant]bool{"acme": true, pando.DefaultTenant: false} {
-			s := start{inst: pando.Instance{Service: pando.ServiceKey{Tenant: tenant, Name: "web"}}, spec: spec}
-			files, err := b.agent.missingFiles(s)
-			if err != nil || (files.Digest != "") != lacks || files.Prove != lacks {
-				t.Errorf("%s: it lacks %+v, %v", tenant, files, err)
-			}
+		if images.ended != 1 || images.active > 0 {
+			t.Errorf("%d pulls ended, %d run on", images.ended, images.active)
 		}
 	})
 }

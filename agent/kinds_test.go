@@ -2,9 +2,7 @@ package agent
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"pando.run/pando"
@@ -21,12 +19,8 @@ func TestTheStoreTakesEveryKindOfDecisionThatAgentsWrite(t *testing.T) {
 		FindAllStringSubmatch(string(root), -1) {
 		kinds[m[1]] = pando.DecisionKind(m[2])
 	}
-	files, _ := filepath.Glob("*.go")
 	found := 0
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
+	for _, file := range sourcesOf(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -23,9 +23,9 @@ func TestAPacketStartsTheFirstInstance(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.fromZero()
 		asks := 0
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			asks++
-			if i.By != (pando.Asker{Kind: pando.AskerTraffic, Name: "h1"}) || i.Reason != knocking {
+			if i.By != (pando.Asker{Kind: pando.AskerTraffic, Name: "h1"}) || i.Reason != "a packet came while no instance ran" {
 				t.Errorf("%s asks: %s", i.By, i.Reason)
 			}
 			return b.grantAs(ctx, i, 0, "web-1")
@@ -36,7 +36,7 @@ func TestAPacketStartsTheFirstInstance(t *testing.T) {
 		if asks != 1 || len(b.sandboxes.All()) != 1 {
 			t.Fatalf("%d asks, %d sandboxes", asks, len(b.sandboxes.All()))
 		}
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		synctest.Wait()
 		b.phase("web-1", pando.PhaseInRotation)
 		b.steering.Knock(web)
@@ -52,7 +52,7 @@ func TestRefusedKnocksAreFew(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.fromZero()
 		asks := 0
-		b.agent.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
 			asks++
 			return nil, pando.ErrRefused
 		})
@@ -74,7 +74,8 @@ type knocked struct {
 
 func (k knocked) Knocks() <-chan pando.ServiceKey { return k.services }
 
-// A flood of first packets to the services of one tenant leaves asks to another tenant and to operators.
+// A flood of first packets to the services of one tenant leaves asks to another tenant and to
+// operators.
 func TestATenantLeavesKnocksForOthers(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.stop()
@@ -82,7 +83,7 @@ func TestATenantLeavesKnocksForOthers(t *testing.T) {
 		b.front = knocked{b.steering, packets}
 		b.start()
 		asked := map[pando.Tenant]int{}
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			asked[i.Service.Tenant]++
 			<-ctx.Done() // control does not answer
 			return nil, ctx.Err()
@@ -93,16 +94,17 @@ func TestATenantLeavesKnocksForOthers(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		send("acme", 2*int(knockBound.Each))
+		const each = 64 // services of one tenant that are woken at a time
+		send("acme", 2*each)
 		send("bank", 5)
 		send(pando.DefaultTenant, 5)
-		want := map[pando.Tenant]int{"acme": int(knockBound.Each), "bank": 5, pando.DefaultTenant: 5}
+		want := map[pando.Tenant]int{"acme": each, "bank": 5, pando.DefaultTenant: 5}
 		if !maps.Equal(asked, want) {
 			t.Errorf("asked for %v, want %v", asked, want)
 		}
 		b.pass(time.Minute)
 		send("acme", 1)
-		if asked["acme"] != int(knockBound.Each)+1 {
+		if asked["acme"] != each+1 {
 			t.Errorf("after the answers, acme has %d asks", asked["acme"])
 		}
 	})

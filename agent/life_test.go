@@ -17,11 +17,11 @@ func TestAnInstanceHasOneRequestAtATime(t *testing.T) {
 		ctx, cancel := context.WithCancel(b.ctx)
 		first := make(chan pando.Intent)
 		go func() {
-			i, _ := b.agent.Replicate(ctx, "web-1", pando.Ask{Reason: "load"})
+			i, _ := b.agent.self.Replicate(ctx, "web-1", pando.Ask{Reason: "load"})
 			first <- i
 		}()
 		synctest.Wait()
-		pending, err := b.agent.Halt(b.ctx, "web-1", pando.Ask{})
+		pending, err := b.agent.self.Halt(b.ctx, "web-1", pando.Ask{})
 		if !errors.Is(err, pando.ErrConflict) || pending.Intent.Verb != pando.VerbReplicate {
 			t.Errorf("a second request got %+v, %v; want a conflict that names the pending one",
 				pending.Intent, err)
@@ -30,7 +30,7 @@ func TestAnInstanceHasOneRequestAtATime(t *testing.T) {
 		if i := <-first; i.ID != pending.Intent.ID {
 			t.Errorf("the pending request is %s, the conflict named %s", i.ID, pending.Intent.ID)
 		}
-		if v, err := b.agent.Describe(b.ctx, "web-1"); err != nil || v.Pending != nil {
+		if v, err := b.agent.self.Describe(b.ctx, "web-1"); err != nil || v.Pending != nil {
 			t.Errorf("after the answer %v is pending (%v)", v.Pending, err)
 		}
 	})
@@ -40,7 +40,7 @@ func TestOnlyItsOwnInstanceIsKnown(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.put(pando.Instance{ID: "web-9", Service: web, Host: "h2", Revision: 1, Phase: pando.PhasePlaced,
 			Reason: "elsewhere"})
-		if _, err := b.agent.Describe(b.ctx, "web-9"); !errors.Is(err, pando.ErrNotFound) {
+		if _, err := b.agent.self.Describe(b.ctx, "web-9"); !errors.Is(err, pando.ErrNotFound) {
 			t.Errorf("an instance of another host: %v", err)
 		}
 		if len(b.sandboxes.All()) > 0 {
@@ -52,7 +52,7 @@ func TestOnlyItsOwnInstanceIsKnown(t *testing.T) {
 func TestDieWaitsForFlowsAndForTheMerge(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
-		_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.refused(err) // not halted
 		flow, ok := b.steering.Open(web)
 		if !ok || flow != "web-1" {
@@ -60,17 +60,17 @@ func TestDieWaitsForFlowsAndForTheMerge(t *testing.T) {
 		}
 		b.write("web-1", "one", true)
 		b.drain("web-1", false)
-		_, err = b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		_, err = b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.refused(err) // a flow is open
 		b.steering.End("web-1")
 		time.Sleep(time.Second)
 		b.phase("web-1", pando.PhaseDrained)
-		_, err = b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		_, err = b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.refused(err) // its commit is not in main
 		b.write("web-1", "two", false)
-		_, err = b.agent.StatePush(b.ctx, "web-1")
+		_, err = b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
-		_, err = b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		_, err = b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.ok(err)
 		time.Sleep(time.Second)
 		b.gone("web-1")
@@ -168,7 +168,7 @@ func TestADrainIsToldAgainAfterTheAgentDied(t *testing.T) {
 		b.restart()
 		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 		defer cancel()
-		events, err := b.agent.Events(ctx, "web-1", 1<<40) // an id of the former agent
+		events, err := b.agent.self.Events(ctx, "web-1", 1<<40) // an id of the former agent
 		b.ok(err)
 		for e := range events {
 			if e.Kind == pando.EventDrained {
@@ -183,7 +183,7 @@ func TestABudgetIsToldWhenItChanges(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		ctx, cancel := context.WithCancel(b.ctx)
-		events, err := b.agent.Events(ctx, "web-1", 0)
+		events, err := b.agent.self.Events(ctx, "web-1", 0)
 		b.ok(err)
 		svc := b.world().Services[web].V
 		svc.Reason = "no event for an instance"
@@ -213,13 +213,13 @@ func TestEachRevisionMergesByItsOwnTypes(t *testing.T) {
 		b.revision(2, pando.StateLast)
 		b.serving("web-2", 2)
 		for range 2 {
-			b.ok(b.agent.StatePatch(b.ctx, "web-1", "hits", []byte("1")))
+			b.ok(b.agent.self.StatePatch(b.ctx, "web-1", "hits", []byte("1")))
 		}
-		err := b.agent.StatePatch(b.ctx, "web-2", "hits", []byte("1"))
+		err := b.agent.self.StatePatch(b.ctx, "web-2", "hits", []byte("1"))
 		if !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("a delta to a value of revision 2: %v", err)
 		}
-		v, err := b.agent.StateGet(b.ctx, "web-1", "hits")
+		v, err := b.agent.self.StateGet(b.ctx, "web-1", "hits")
 		if b.ok(err); string(v.Bytes) != "2" || v.Type != pando.StateCounter {
 			t.Errorf("revision 1 reads %q, a %s", v.Bytes, v.Type)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/driver/sim"
 )
 
@@ -112,12 +113,12 @@ func TestInstancesThatDoNotAnswerAreReported(t *testing.T) {
 func TestTheFlowsOfAHungInstanceEnd(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.probed(2, func(i pando.InstanceID) bool { return i == "web-00" })
-		b.pass(unwellDrainMax / 4)
+		b.pass(runner.UnwellDrainMax / 4)
 		b.replace("web-00")
-		b.pass(unwellDrainMax / 4)
+		b.pass(runner.UnwellDrainMax / 4)
 		b.phase("web-00", pando.PhaseDraining)
 		b.restart() // the next agent also applies the bound
-		b.pass(2 * unwellDrainMax)
+		b.pass(2 * runner.UnwellDrainMax)
 		if i, ok := b.world().Instances["web-00"]; ok {
 			t.Errorf("it is still %s (%s)", i.V.Phase, i.V.Reason)
 		}
@@ -160,17 +161,17 @@ func TestOverloadLowersTheWeightFirst(t *testing.T) {
 		}
 		b.pass(3 * time.Second)
 		sick.Store(true)
-		await(unwellWeight)
+		await(runner.UnwellWeight)
 		if i := record(); i.Phase != pando.PhaseInRotation || !strings.Contains(i.Reason, "no answer") {
 			t.Errorf("it is %s: %s", i.Phase, i.Reason)
 		}
 		sick.Store(false)
-		await(wholeWeight)
+		await(runner.WholeWeight)
 		if i := record(); i.Phase != pando.PhaseInRotation {
 			t.Errorf("it is %s: %s", i.Phase, i.Reason)
 		}
 		sick.Store(true)
-		await(unwellWeight)
+		await(runner.UnwellWeight)
 		b.pass(10 * time.Second)
 		b.replace("web-00")
 		b.pass(time.Second)
@@ -217,7 +218,7 @@ func TestOverloadOfAllTakesNoneOut(t *testing.T) {
 			}
 		}
 		for _, i := range b.world().Of(web) {
-			if i.Weight != unwellWeight || !strings.Contains(i.Reason, "overloaded: a quarter") {
+			if i.Weight != runner.UnwellWeight || !strings.Contains(i.Reason, "overloaded: a quarter") {
 				t.Errorf("%s: weight %d, %s", i.ID, i.Weight, i.Reason)
 			}
 		}
@@ -234,7 +235,7 @@ func TestAHungInstanceIsNoOverloadedOne(t *testing.T) {
 		after time.Duration
 	}{
 		"hung":      {laden{works: never, answers: well}, 15 * time.Second},
-		"in a loop": {laden{works: sick, answers: well}, 2 * strayMax},
+		"in a loop": {laden{works: sick, answers: well}, 2 * runner.StrayMax},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, func(b *bench) {
@@ -256,7 +257,7 @@ func never(pando.InstanceID) bool  { return false }
 // usage returns the use of the instances of a service here.
 func (b *bench) usage(s pando.ServiceKey) []pando.InstanceUsage {
 	b.Helper()
-	all, err := b.agent.Usage(b.ctx, s)
+	all, err := b.agent.inspector.Usage(b.ctx, s)
 	if err != nil || len(all) == 0 {
 		b.Fatal(all, err)
 	}
@@ -271,9 +272,9 @@ func TestAnInstanceInALoopIsReportedByItsFellowsElsewhere(t *testing.T) {
 		alive  bool
 		want   int
 	}{
-		"a fellow elsewhere answers":      {wholeWeight, true, 1},
-		"it is overloaded too":            {unwellWeight, true, 0},
-		"it is on a host without a lease": {wholeWeight, false, 0},
+		"a fellow elsewhere answers":      {runner.WholeWeight, true, 1},
+		"it is overloaded too":            {runner.UnwellWeight, true, 0},
+		"it is on a host without a lease": {runner.WholeWeight, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, func(b *bench) {
@@ -286,7 +287,7 @@ func TestAnInstanceInALoopIsReportedByItsFellowsElsewhere(t *testing.T) {
 					b.put(pando.Host{Name: "far"})
 				}
 				b.restart()
-				b.pass(2 * strayMax)
+				b.pass(2 * runner.StrayMax)
 				if n := b.unwell(); n != c.want {
 					t.Errorf("%d reported, want %d", n, c.want)
 				}

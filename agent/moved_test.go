@@ -20,7 +20,7 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 		head := pando.StateHead{Service: web, Commit: pando.ObjectID{7}, Host: "h2", At: time.Now(),
 			Merges: 1}
 		b.put(head)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		if b.refused(err); err != nil && !strings.Contains(err.Error(), "its state is on h2") {
 			t.Errorf("the push says %q", err)
 		}
@@ -30,7 +30,7 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 		if i, ok := b.world().Instances["web-1"]; ok {
 			t.Errorf("it is still there: %s (%s)", i.V.Phase, i.V.Reason)
 		}
-		if n := len(b.agent.runners) + len(b.sandboxes.All()); n > 0 {
+		if n := len(b.agent.crews.ByName) + len(b.sandboxes.All()); n > 0 {
 			t.Errorf("%d runners and sandboxes are left", n)
 		}
 		said := 0

@@ -26,7 +26,7 @@ func TestTheVolumesOfOneRunEndWithIt(t *testing.T) {
 	for label, want := range map[string][]string{pando.OnceLabel: {"web/data", "web/more"}, "other": nil} {
 		onBench(t, func(b *bench) {
 			volumes := &keptVolumes{}
-			b.agent.Kept = volumes
+			b.agent.host.Volumes = volumes
 			spec := pando.Spec{Name: "web", Kind: pando.KindJob, Command: []string{"web"},
 				Labels:  map[string]string{label: "yes"},
 				Volumes: []pando.Volume{{Name: "data", Path: "/data"}, {Name: "more", Path: "/more"}}}

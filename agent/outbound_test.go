@@ -29,8 +29,8 @@ func (l *ledgers) Forget(link pando.Link) error {
 	return nil
 }
 
-// The tenant of an instance pays for its connections from its start to its end, also when the kernel
-// fails at first and after a restart of the agent.
+// The tenant of an instance pays for its connections from its start to its end, also when the
+// kernel fails at first and after a restart of the agent.
 func TestATenantPaysForTheConnectionsOfItsInstances(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.stop()

@@ -16,13 +16,13 @@ import (
 func (a *Agent) Applied(
 	ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision,
 ) (missing string, err error) {
-	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(s) }
-	err = a.wait(ctx, func() bool {
+	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(a.records.World, s) }
+	err = a.records.Wait(ctx, func() bool {
 		return a.scope.seen >= at && !slices.ContainsFunc(of, disobeys)
 	})
 	for _, s := range of {
 		if err == nil {
-			err = a.steering.Wait(ctx, s)
+			err = a.queue.Wait(ctx, s)
 		}
 	}
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Agent) Applied(
 func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 	more := 0
 	for _, s := range of {
-		if err := a.steering.Status(s).Err; err == nil || !pando.InForce(err) {
+		if err := a.queue.Status(s).Err; err == nil || !pando.InForce(err) {
 			continue
 		} else if first == "" {
 			first = fmt.Sprintf("%s: %v", s, err)
@@ -51,48 +51,78 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
-	l, err := a.sweeper.losses(ctx)
-	l.Unreached, l.Silent, l.Now = a.steering.Unreached(), a.silent(), a.Clock.Now()
-	if a.Resolvers != nil {
-		l.Resolvers = a.Resolvers()
+	l, err := a.sweeper.Losses(ctx)
+	l.Unreached, l.Silent, l.Now = a.queue.Unreached(), a.crews.Silent(), a.config.Clock.Now()
+	if a.config.Process.Resolvers != nil {
+		l.Resolvers = a.config.Process.Resolvers()
 	}
-	return a.routing.losses(a.heralding.losses(a.presence.losses(l))), err
+	return a.routes.Losses(a.announce.Losses(a.presence.Losses(l))), err
 }
 
 // StateLog implements pando.HostAgent.
 func (a *Agent) StateLog(
 	_ context.Context, s pando.ServiceKey, most int,
 ) ([]pando.StateCommit, error) {
-	return state.Open(a.Objects, s, nil).Log(a.head(s), most)
+	return state.Open(a.config.States.Objects, s, nil).Log(a.records.Head(s), most)
 }
 
 // State implements pando.HostAgent.
 func (a *Agent) State() http.Handler {
-	if a.Git == nil {
+	if a.config.States.Git == nil {
 		return http.NotFoundHandler()
 	}
-	return a.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
-		head := a.head(s)
+	return a.config.States.Git(func(s pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
+		head := a.records.Head(s)
 		if head.IsZero() {
 			return nil, head, fmt.Errorf("state of %s: %w", s, pando.ErrNotFound)
 		}
-		return a.Objects, head, nil
+		return a.config.States.Objects, head, nil
 	})
 }
 
 // Aliased returns the service of a tenant that has a further name.
 func (a *Agent) Aliased(t pando.Tenant, name string) (pando.ServiceKey, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.world.Aliased(t, name)
+	a.records.Lock()
+	defer a.records.Unlock()
+	return a.records.World.Aliased(t, name)
 }
 
 // VIPs returns the VIPs of a service by its name.
 func (a *Agent) VIPs(
 	name pando.ServiceName, tenant pando.Tenant,
 ) (v4, v6 netip.Addr, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s, ok := a.world.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
+	a.records.Lock()
+	defer a.records.Unlock()
+	s, ok := a.records.World.Services[pando.ServiceKey{Tenant: tenant, Name: name}]
 	return s.V.VIP4, s.V.VIP6, ok
+}
+
+// HasHostAt reports whether a host of the cluster has an address.
+func (a *Agent) HasHostAt(at netip.Addr) bool {
+	a.records.Lock()
+	defer a.records.Unlock()
+	return a.records.World.HasHostAt(at)
+}
+
+// ImagesInUse returns the digests of images and bundles that a revision known to this host has.
+func (a *Agent) ImagesInUse() map[string]bool {
+	a.records.Lock()
+	defer a.records.Unlock()
+	out := map[string]bool{}
+	for _, i := range a.records.World.Instances {
+		if i.V.From != "" {
+			out[i.V.From] = true
+		}
+	}
+	for _, digest := range a.host.Seeds.Digests() {
+		out[digest] = true
+	}
+	for _, revisions := range a.records.World.Revisions {
+		for _, r := range revisions {
+			if d := r.V.Spec.Files().Digest; d != "" {
+				out[d] = true
+			}
+		}
+	}
+	return out
 }

@@ -78,7 +78,7 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 		b.atHome(nil)
 		b.serving("web-1", 1)
 		var proposed pando.InstanceID
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			proposed = i.Instance
 			b.prepared(proposed)
 			if n := len(b.sandboxes.All()); n != 1 {
@@ -86,7 +86,7 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 			}
 			return b.grantAs(ctx, i, 0, i.Instance)
 		})
-		i, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+		i, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 		if b.ok(err); proposed == "" || i.Instance != proposed {
 			t.Errorf("the ask led to %q, %q was proposed", i.Instance, proposed)
 		}
@@ -115,15 +115,16 @@ func TestThePreparedInstanceHasTheRoleThatControlGives(t *testing.T) {
 			b.atHome(nil)
 			b.fromZero()
 			var prepared pando.SandboxSpec
-			b.agent.Sandboxes = noting{b.sandboxes, &prepared}
-			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			front := noting{b.sandboxes, &prepared}
+			b.agent.self.Sandboxes, b.agent.supplier.Sandboxes = front, front
+			b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				return b.grantAs(ctx, i, 0, i.Instance)
 			})
 			if want == pando.RoleFirst {
 				b.steering.Knock(web)
 			} else {
 				b.serving("web-1", 1)
-				_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+				_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 				b.ok(err)
 			}
 			synctest.Wait()
@@ -150,11 +151,12 @@ func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
 		b.atHome(nil)
 		b.serving("web-1", 1)
 		let := make(chan struct{})
-		b.agent.Sandboxes = late{b.sandboxes, let}
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		front := late{b.sandboxes, let}
+		b.agent.self.Sandboxes, b.agent.supplier.Sandboxes = front, front
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			return b.grantAs(ctx, i, 0, i.Instance)
 		})
-		_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+		_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 		b.ok(err)
 		synctest.Wait()
 		if n := len(b.sandboxes.All()); n != 2 {
@@ -168,8 +170,8 @@ func TestAPreparationThatTheStartHasOvertakenIsGivenUp(t *testing.T) {
 func TestNothingIsPreparedBeforeTheAskIsOnItsWay(t *testing.T) {
 	ask := func(b *bench, h hearing) {
 		b.Helper()
-		b.agent.Control = h
-		if _, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
+		b.agent.self.Control = h
+		if _, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
 			b.Error(err)
 		}
 	}
@@ -231,12 +233,12 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 				b.atHome(nil)
 				b.serving("web-1", 1)
 				var proposed []pando.InstanceID
-				b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+				b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 					proposed = append(proposed, i.Instance)
 					return decide(ctx, b, i)
 				})
 				ask := func() {
-					_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+					_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 					if err != nil && !errors.Is(err, pando.ErrRefused) && !errors.Is(err, pando.ErrStoreFull) {
 						t.Error(err)
 					}
@@ -244,7 +246,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 				}
 				ask()
 				ask()
-				time.Sleep(vainWait)
+				time.Sleep(time.Second)
 				if ask(); len(proposed) != 3 || proposed[0] == "" || proposed[1] != "" {
 					t.Errorf("proposed were %q, want one at first, and none a moment later", proposed)
 				}
@@ -263,7 +265,7 @@ func (b *bench) reserve(id pando.InstanceID) {
 		ID: id, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Warm: true,
 		Reason: "test", Born: time.Now(), Since: time.Now().Add(-time.Second),
 	})
-	b.ok(b.agent.Ready(b.ctx, id))
+	b.ok(b.agent.self.Ready(b.ctx, id))
 	b.phase(id, pando.PhaseWarm)
 }
 
@@ -285,7 +287,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 			b.serving("web-1", 1)
 			b.reserve("web-2")
 			b.paused("web-2", true)
-			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				b.paused("web-2", false)
 				for range 3 {
 					if who, _ := b.steering.Open(web); who != "web-1" {
@@ -303,7 +305,7 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 				}
 				return b.claim(ctx, i, "web-2")
 			})
-			_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+			_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 			if granted != (err == nil) {
 				t.Error(err)
 			}
@@ -313,11 +315,11 @@ func TestAReserveIsAwakeWhileAnAskMayClaimIt(t *testing.T) {
 				return
 			}
 			b.phase("web-2", pando.PhaseWarm)
-			b.agent.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
+			b.agent.self.Control = deciding(func(context.Context, pando.Intent) ([]pando.Record, error) {
 				b.paused("web-2", true) // one has just been refused
 				return nil, pando.ErrStoreFull
 			})
-			_, _ = b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+			_, _ = b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 		})
 	}
 }
@@ -356,14 +358,14 @@ func TestNothingIsPreparedThatWillNotBeStarted(t *testing.T) {
 			onBench(t, func(b *bench) {
 				b.serving("web-1", 1)
 				set(b)
-				b.agent.Control = deciding(func(_ context.Context, i pando.Intent) ([]pando.Record, error) {
+				b.agent.self.Control = deciding(func(_ context.Context, i pando.Intent) ([]pando.Record, error) {
 					if i.Instance != "" {
 						t.Errorf("%s was proposed", i.Instance)
 					}
 					b.prepared()
 					return nil, pando.ErrStoreFull
 				})
-				_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+				_, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{})
 				if !errors.Is(err, pando.ErrStoreFull) {
 					t.Error(err)
 				}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/world"
 )
 
 // refusing is a registry that refuses records of instances with an error. commits counts the
@@ -49,7 +48,8 @@ func TestARecorderGivesUpWhatCannotPass(t *testing.T) {
 				b.serving("web-1", 1)
 				b.pass(time.Second)
 				r := &refusing{Registry: b.registry, err: c.err}
-				b.agent.Registry = r
+				b.through = r
+				b.restart()
 				r.on.Store(true)
 				b.steering.Open(web)
 				b.steering.Open(web)
@@ -67,45 +67,5 @@ func TestARecorderGivesUpWhatCannotPass(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// Control claims a reserve that has failed meanwhile: its end stays its end, and the ask that
-// claimed it ends with it. Otherwise a later agent would start it again.
-func TestAClaimThatCameTooLateRevivesNothing(t *testing.T) {
-	ask := pando.Intent{ID: "ask", Service: web, Verb: pando.VerbReplicate,
-		State: pando.IntentPlaced, Instance: "web-1"}
-	mine := pando.Instance{ID: "web-1", Service: web, Host: "a", Warm: true, Intent: "keep"}
-	theirs := mine
-	theirs.Warm, theirs.Intent, theirs.Role = false, ask.ID, pando.RoleFirst
-	theirs.Phase = pando.PhasePlaced
-	known := world.Versioned[pando.Instance]{V: theirs, Modified: 7}
-	asks := intents{ask.ID: {V: ask, Modified: 8}}
-	for _, c := range []struct {
-		phases []pando.Phase
-		want   pando.Phase
-		state  pando.IntentState
-	}{
-		{[]pando.Phase{pando.PhaseWarm}, pando.PhasePlaced, ""},
-		{[]pando.Phase{pando.PhaseFailed}, pando.PhaseFailed, pando.IntentFailed},
-		{[]pando.Phase{pando.PhaseFailed, pando.PhaseMerged}, pando.PhaseMerged, pando.IntentFailed},
-	} {
-		var steps []step
-		for _, p := range c.phases {
-			mine.Phase = p
-			steps = append(steps, step{Instance: mine})
-		}
-		txn := written(asks, known, mine, steps)
-		got := txn.Put[0].(pando.Instance)
-		if got.Phase != c.want || got.Warm || got.Intent != ask.ID || got.Role != theirs.Role {
-			t.Errorf("%v: the record is %+v", c.phases, got)
-		}
-		var state pando.IntentState
-		if len(txn.Put) > 1 {
-			state = txn.Put[1].(pando.Intent).State
-		}
-		if state != c.state {
-			t.Errorf("%v: the ask is %q, want %q", c.phases, state, c.state)
-		}
 	}
 }

@@ -23,7 +23,7 @@ func TestInstancesAndFlowsOutliveTheAgent(t *testing.T) {
 			t.Errorf("%d flows are left, %d were broken", b.steering.FlowsOf(flow), b.steering.Broken())
 		}
 		b.write("web-1", "after", true)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		if log := b.merged("log"); log != "before\nafter\n" {
 			t.Errorf("main has the log %q", log)
@@ -37,7 +37,7 @@ func TestReadinessOutlivesTheAgent(t *testing.T) {
 		b.place("web-1", 1)
 		b.phase("web-1", pando.PhaseStarting)
 		b.registry.Fail(pando.ErrUnavailable)
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		synctest.Wait()
 		flow, ok := b.steering.Open(web)
 		if !ok {
@@ -102,18 +102,18 @@ func TestAFullStoreRefusesAndSteersOn(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		b.registry.Fail(pando.ErrStoreFull)
-		if _, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
+		if _, err := b.agent.self.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
 			t.Errorf("replicate: %v", err)
 		}
 		b.write("web-1", "kept on this host", true)
-		if _, err := b.agent.StatePush(b.ctx, "web-1"); !errors.Is(err, pando.ErrStoreFull) {
+		if _, err := b.agent.self.StatePush(b.ctx, "web-1"); !errors.Is(err, pando.ErrStoreFull) {
 			t.Errorf("push: %v", err)
 		}
 		if _, ok := b.steering.Open(web); !ok {
 			t.Error("nothing is steered to the instance")
 		}
 		b.registry.Fail(nil)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		if log := b.merged("log"); log != "kept on this host\n" {
 			t.Errorf("main has the log %q", log)

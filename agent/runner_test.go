@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -39,17 +41,17 @@ func (b stubbornBox) Stop(ctx context.Context) error {
 func TestAnInstanceMayDieWhileItsProgramStops(t *testing.T) {
 	onBench(t, func(b *bench) {
 		let := make(chan struct{})
-		b.agent.Sandboxes = stubborn{b.sandboxes, let}
+		b.agent.supplier.Sandboxes = stubborn{b.sandboxes, let}
 		b.serving("web-1", 1)
 		b.drain("web-1", true) // the program reads no events, so it is stopped at once
 		b.pass(time.Second)
 		b.write("web-1", "goodbye", false)
-		_, err := b.agent.StatePush(b.ctx, "web-1")
+		_, err := b.agent.self.StatePush(b.ctx, "web-1")
 		b.ok(err)
 		began := time.Now()
 		within, cancel := context.WithTimeout(b.ctx, time.Minute)
 		defer cancel()
-		_, err = b.agent.Die(within, "web-1", pando.Ask{})
+		_, err = b.agent.self.Die(within, "web-1", pando.Ask{})
 		if b.ok(err); time.Since(began) > 0 {
 			t.Errorf("the answer took %v", time.Since(began))
 		}
@@ -90,7 +92,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 		began := time.Now()
 		within, cancel := context.WithTimeout(b.ctx, time.Minute)
 		defer cancel()
-		_, err := b.agent.Die(within, "web-00", pando.Ask{})
+		_, err := b.agent.self.Die(within, "web-00", pando.Ask{})
 		b.refused(err)
 		b.drain("web-00", false)
 		b.applied(b.world().Endpoints[web].Modified)
@@ -99,7 +101,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 				t.Errorf("after the acknowledgement a new flow went to %s", got)
 			}
 		}
-		v, err := b.agent.Describe(b.ctx, "web-00")
+		v, err := b.agent.self.Describe(b.ctx, "web-00")
 		if b.ok(err); v.Instance.Phase != pando.PhaseDraining || len(v.Peers) != 1 {
 			t.Errorf("it is described as %s with %d fellows in rotation", v.Instance.Phase, len(v.Peers))
 		}
@@ -108,7 +110,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 		}
 		close(let)
 		b.steering.End("web-00")
-		b.pass(2 * drainLookMax)
+		b.pass(2 * flows.LookMax)
 		b.phase("web-00", pando.PhaseDrained)
 	})
 }
@@ -179,7 +181,7 @@ func TestADrainWaitsForItsTable(t *testing.T) {
 		g.shut = true
 		g.mu.Unlock()
 		b.drain("web-1", false)
-		b.pass(countWaitMax / 2)
+		b.pass(runner.CountWaitMax / 2)
 		b.phase("web-1", pando.PhaseDraining)
 		if got, _ := b.steering.Open(web); got != "web-1" {
 			t.Fatalf("the old table sent a flow to %q", got)
@@ -199,11 +201,11 @@ func TestADrainWithoutATableEndsInTheEnd(t *testing.T) {
 		b.serving("web-1", 1)
 		b.steering.Fail("Publish", -1)
 		b.drain("web-1", false)
-		_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+		_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 		b.refused(err)
-		b.pass(countWaitMax / 2)
+		b.pass(runner.CountWaitMax / 2)
 		b.phase("web-1", pando.PhaseDraining)
-		b.pass(countWaitMax)
+		b.pass(runner.CountWaitMax)
 		b.phase("web-1", pando.PhaseDrained)
 	})
 }
@@ -221,7 +223,7 @@ func TestASlowPublicationHoldsNoLock(t *testing.T) {
 		g.mu.Unlock()
 		b.drain("web-1", false)
 		b.write("web-2", "meanwhile", true)
-		if _, err := b.agent.Describe(b.ctx, "web-2"); err != nil {
+		if _, err := b.agent.self.Describe(b.ctx, "web-2"); err != nil {
 			t.Error(err)
 		}
 		within, cancel := context.WithTimeout(b.ctx, time.Second)
@@ -245,7 +247,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 			faults int
 			want   []pando.HostName
 		}{{"web-1", -1, []pando.HostName{"h1"}}, {"web-2", 0, nil}} {
-			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 				now := time.Now()
 				o := b.world().Instances[c.id].V.Become(pando.PhaseDraining, now, "test")
 				o.Halt = i.ID
@@ -254,7 +256,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 				return nil, err
 			})
 			b.steering.Fail("Publish", c.faults)
-			result, err := b.agent.Halt(b.ctx, c.id, pando.Ask{})
+			result, err := b.agent.self.Halt(b.ctx, c.id, pando.Ask{})
 			if b.ok(err); !slices.Equal(result.Unreachable, c.want) {
 				t.Errorf("the halt of %s lists %v, want %v", c.id, result.Unreachable, c.want)
 			}
@@ -282,7 +284,7 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 			synctest.Wait()
 		}
 		write(older)
-		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+		b.agent.self.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
 			i = i.Become(pando.IntentGranted, time.Now(), "test")
 			at, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i}})
 			value, encoding := world.Encode(i)
@@ -290,7 +292,7 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 		})
 		halted := make(chan error, 1)
 		go func() {
-			_, err := b.agent.Halt(b.ctx, "web-1", pando.Ask{})
+			_, err := b.agent.self.Halt(b.ctx, "web-1", pando.Ask{})
 			halted <- err
 		}()
 		b.pass(time.Minute)
@@ -305,100 +307,4 @@ func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
 		write(was)
 		b.ok(<-halted)
 	})
-}
-
-func TestAnInboxKeepsTheOrderOfEachSender(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := inbox{filled: make(chan struct{}, 1)}
-		for sender := range 4 {
-			go func() {
-				for n := range 100 {
-					b.put(called{by: 1000*sender + n})
-				}
-			}()
-		}
-		var last [4]int
-		received := 0
-		for received < 400 {
-			<-b.filled
-			for _, m := range b.take() {
-				by := m.(called).by
-				if sender, n := by/1000, by%1000; n < last[sender] {
-					t.Fatalf("message %d of sender %d came after %d", n, sender, last[sender])
-				} else {
-					last[sender] = n
-				}
-				received++
-			}
-		}
-	})
-}
-
-// Control writes two steps. Every other record of an instance is an echo of its agent.
-func TestARunnerTakesTwoStepsOfControl(t *testing.T) {
-	all := []pando.Phase{
-		pando.PhasePlaced, pando.PhaseStarting, pando.PhaseWarm, pando.PhaseReady,
-		pando.PhaseInRotation, pando.PhaseDraining, pando.PhaseDrained, pando.PhaseFailed,
-		pando.PhaseMerged,
-	}
-	drains := all[:5] // the phases before draining
-	for _, mine := range all {
-		for _, theirs := range all {
-			for _, warm := range []bool{false, true} {
-				want := theirs == pando.PhaseDraining && slices.Contains(drains, mine) ||
-					theirs == pando.PhasePlaced && mine == pando.PhaseWarm && !warm
-				record := pando.Instance{Phase: theirs, Warm: warm}
-				now, fresh := controlled(pando.Instance{Phase: mine, Warm: true}, record)
-				if fresh != want || fresh && now.Phase != theirs || !fresh && now.Phase != mine {
-					t.Errorf("%s, and the record is %s (warm %v): %s, fresh %v", mine, theirs, warm,
-						now.Phase, fresh)
-				}
-			}
-		}
-	}
-}
-
-func TestOnlyAServingInstanceHasAWeight(t *testing.T) {
-	for _, c := range []struct {
-		phase        pando.Phase
-		warm, runs   bool
-		weight, soon int
-		none         bool
-	}{
-		{phase: pando.PhaseReady, runs: true, weight: 70},
-		{phase: pando.PhaseInRotation, runs: true, weight: 70},
-		{phase: pando.PhaseDraining, runs: true},
-		{phase: pando.PhaseDrained, runs: true},
-		{phase: pando.PhaseWarm, warm: true, runs: true, soon: 70},
-		{phase: pando.PhasePlaced, runs: true, soon: 70},
-		{phase: pando.PhaseStarting, runs: true, soon: 70},
-		{phase: pando.PhaseStarting, warm: true, runs: true},
-		{phase: pando.PhaseInRotation, none: true},
-		{phase: pando.PhaseFailed, runs: true, none: true},
-	} {
-		s := status{inst: pando.Instance{ID: "i", Phase: c.phase, Warm: c.warm, Weight: 70}, runs: c.runs}
-		e, ok := s.endpoint()
-		if ok == c.none || e.Weight != c.weight || e.Soon != c.soon {
-			t.Errorf("%+v has the endpoint %+v (%v)", c, e, ok)
-		}
-	}
-}
-
-func TestACommitIsReadInOnePass(t *testing.T) {
-	other := pando.DefaultService("other")
-	n := digest([]pando.Record{
-		{Key: pando.Instance{ID: "b", Service: web, Host: "h1"}.Key()}, {Key: web.Key()},
-		{Key: pando.Instance{ID: "a", Service: web, Host: "h1"}.Key()},
-		{Key: pando.HeadKey(other)}, {Key: pando.RevisionKey(other, 1)}, {Key: pando.HostKey("h2")},
-	})
-	w, o := n.services[web], n.services[other]
-	if !n.hosts || len(n.names()) != 2 {
-		t.Errorf("it concerns the hosts: %v, and the services %v", n.hosts, n.names())
-	}
-	if !slices.Equal(w.instances, []pando.InstanceID{"b", "a"}) || !w.service || w.revision || w.head {
-		t.Errorf("of web: %+v", *w)
-	}
-	if len(o.instances) > 0 || o.service || !o.revision || !o.head {
-		t.Errorf("of other: %+v", *o)
-	}
 }

@@ -40,33 +40,21 @@ func newScope(a *Agent) *scope {
 	}
 }
 
-// following returns the scope for the follower of the store.
-func (f *scope) following() world.Scope {
-	return world.Scope{
-		Fixed: fixed, Once: once, Wanted: f.wanted, Take: f.a.take,
-		Keys: func(p pando.Key) (keys []pando.Key) {
-			f.a.read(func(w *world.World) { keys = w.Keys(p) })
-			return keys
-		},
-		Left: func(p pando.Key) { f.a.read(func(w *world.World) { w.Leave(p) }) },
-	}
-}
-
 // wanted returns the prefixes to follow because a service concerns this host, or nil if they have
 // not changed. fixed has the records of a snapshot.
 func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
 	if fixed != nil {
 		f.survey(fixed)
 	}
-	f.a.mu.Lock()
-	defer f.a.mu.Unlock()
+	f.a.records.Lock()
+	defer f.a.records.Unlock()
 	if fixed == nil && !f.changed {
 		return nil
 	}
 	f.changed = false
 	out := make(map[pando.Key]bool, 2*len(f.mine))
 	for s := range f.mine {
-		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, f.a.Host.Name)] = true, true
+		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, f.a.config.Host.Name)] = true, true
 	}
 	return out
 }
@@ -74,14 +62,14 @@ func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
 // survey finds the services that concern this host in a snapshot, in the sandboxes of a former
 // agent and in the states of this host.
 func (f *scope) survey(fixed []pando.Record) {
-	states, err := state.Services(f.a.Objects)
+	states, err := state.Services(f.a.config.States.Objects)
 	if err != nil {
-		f.a.Log.Error("list the states of this host", "error", err)
+		f.a.config.Log.Error("list the states of this host", "error", err)
 	}
 	w := world.NewScoped()
 	_ = w.Apply(fixed, 0) // take reports a record that cannot be read
-	f.a.mu.Lock()
-	defer f.a.mu.Unlock()
+	f.a.records.Lock()
+	defer f.a.records.Unlock()
 	clear(f.mine)
 	clear(f.kept)
 	for _, s := range states {
@@ -91,11 +79,11 @@ func (f *scope) survey(fixed []pando.Record) {
 		f.kept[b.Service()] = true
 	}
 	maps.Copy(f.mine, f.kept)
-	for s := range f.a.crews.of {
+	for s := range f.a.crews.Of {
 		f.mine[s] = true
 	}
-	for _, n := range f.a.arrivals.all {
-		f.mine[n.move.Instance.Service] = true
+	for _, s := range f.a.arrivals.Services(f.a.records.World) {
+		f.mine[s] = true
 	}
 	for s, e := range w.Endpoints {
 		if f.named(e.V) {
@@ -103,7 +91,7 @@ func (f *scope) survey(fixed []pando.Record) {
 		}
 	}
 	for s, k := range w.Keepers {
-		if k.V.Holds(f.a.Host.Name) {
+		if k.V.Holds(f.a.config.Host.Name) {
 			f.mine[s] = true
 		}
 	}
@@ -111,13 +99,13 @@ func (f *scope) survey(fixed []pando.Record) {
 
 // named reports whether a service's endpoints name this host.
 func (f *scope) named(e pando.Endpoints) bool {
-	return e.Service.Home == f.a.Host.Name || e.On(f.a.Host.Name)
+	return e.Service.Home == f.a.config.Host.Name || e.On(f.a.config.Host.Name)
 }
 
-// rescope decides whether a service concerns this host after a change. The caller holds the lock.
-func (f *scope) rescope(s pando.ServiceKey) {
-	mine := f.kept[s] || f.a.arrivals.expects(s) || f.a.world.Keepers[s].V.Holds(f.a.Host.Name) ||
-		len(f.a.crews.of[s]) > 0 || f.named(f.a.world.Endpoints[s].V)
+// rescope decides whether a service concerns this host after a change.
+func (f *scope) rescope(w *world.World, s pando.ServiceKey) {
+	mine := f.kept[s] || f.a.arrivals.Expects(w, s) || w.Keepers[s].V.Holds(f.a.config.Host.Name) ||
+		len(f.a.crews.Of[s]) > 0 || f.named(w.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:
 		return
@@ -130,32 +118,32 @@ func (f *scope) rescope(s pando.ServiceKey) {
 }
 
 // complete reports whether the spec and the address of an instance have arrived. They come under
-// other prefixes than its record, in any order. The caller holds the lock.
-func (f *scope) complete(i pando.Instance) bool {
-	_, known := f.a.world.SpecOf(i.Service, i.Revision)
-	return known && f.a.world.Services[i.Service].V.VIP4.IsValid()
+// other prefixes than its record, in any order.
+func (f *scope) complete(w *world.World, i pando.Instance) bool {
+	_, known := w.SpecOf(i.Service, i.Revision)
+	return known && w.Services[i.Service].V.VIP4.IsValid()
 }
 
-// unpark starts the runners of a service that waited for its spec or its address. The caller holds
-// the lock.
-func (f *scope) unpark(s pando.ServiceKey) {
+// unpark returns the instances of a service that waited for its spec or its address.
+func (f *scope) unpark(w *world.World, s pando.ServiceKey) (all []pando.Instance) {
 	if !f.parked[s] {
-		return
+		return nil
 	}
 	delete(f.parked, s)
-	for _, i := range append(f.a.world.Of(s), world.RunsOf(f.a.world, s)...) {
-		if i.Host == f.a.Host.Name {
-			f.a.see(i)
+	for _, i := range append(w.Of(s), world.RunsOf(w, s)...) {
+		if i.Host == f.a.config.Host.Name {
+			all = append(all, i)
 		}
 	}
+	return all
 }
 
 // obeys reports whether every instance here that control drains drains here too. Its record may
-// arrive after the endpoints. The caller holds the lock.
-func (f *scope) obeys(s pando.ServiceKey) bool {
-	for _, t := range f.a.world.Endpoints[s].V.Seats {
-		if r, here := f.a.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
-			f.a.current(r).inst.Phase.TakesFlows() {
+// arrive after the endpoints.
+func (f *scope) obeys(w *world.World, s pando.ServiceKey) bool {
+	for _, t := range w.Endpoints[s].V.Seats {
+		if r, here := f.a.crews.ByName[t.Instance]; here && t.Phase == pando.PhaseDraining &&
+			r.StatusIn(w).Instance.Phase.TakesFlows() {
 			return false
 		}
 	}

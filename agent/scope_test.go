@@ -82,7 +82,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 		b.start()
 		b.serving("web-1", 1)
 		b.put(pando.Host{Name: "h2"}) // and the endpoints with web-1 in rotation
-		steps, before := b.agent.steps.Load(), m.count()
+		steps, before := b.agent.host.Tally.Steps.Load(), m.count()
 		for n := range 50 {
 			b.elsewhere(n, n%5)
 		}
@@ -95,10 +95,10 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 				t.Errorf("the agent received %d records of kind %s, want at most %d", n, kind, most)
 			}
 		}
-		if now := b.agent.steps.Load(); now != steps {
+		if now := b.agent.host.Tally.Steps.Load(); now != steps {
 			t.Errorf("50 commits about other hosts made the runners take %d steps", now-steps)
 		}
-		b.agent.read(func(w *world.World) {
+		b.agent.records.Read(func(w *world.World) {
 			if len(w.Intents)+len(w.Decisions) > 0 || len(w.Revisions) > 1 || len(w.Instances) > 1 {
 				t.Errorf("the agent remembers %d intents, %d decisions, specs of %d services, %d instances",
 					len(w.Intents), len(w.Decisions), len(w.Revisions), len(w.Instances))
@@ -107,7 +107,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 				t.Errorf("the agent has the endpoints of %d services, want 6", len(w.Endpoints))
 			}
 		})
-		if n := len(b.agent.intents); n > 2 {
+		if n := len(b.agent.records.Intents); n > 2 {
 			t.Errorf("the agent remembers %d asks of one instance", n)
 		}
 	})
@@ -123,7 +123,7 @@ func TestAHostForgetsAServiceThatLeft(t *testing.T) {
 		known := func(want bool) {
 			t.Helper()
 			synctest.Wait()
-			b.agent.read(func(w *world.World) {
+			b.agent.records.Read(func(w *world.World) {
 				if _, got := w.SpecOf(s, 1); got != want || b.agent.scope.mine[s] != want {
 					t.Errorf("the host follows guest: %v (spec %v), want %v", b.agent.scope.mine[s], got, want)
 				}
@@ -133,7 +133,7 @@ func TestAHostForgetsAServiceThatLeft(t *testing.T) {
 		b.put(pando.Instance{ID: "guest-1", Service: s, Host: "h1", Revision: 1, Weight: 100,
 			Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()})
 		known(true)
-		b.ok(b.agent.Ready(b.ctx, "guest-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "guest-1"))
 		b.phase("guest-1", pando.PhaseInRotation)
 		b.drain("guest-1", true)
 		b.pass(time.Minute)
@@ -143,7 +143,7 @@ func TestAHostForgetsAServiceThatLeft(t *testing.T) {
 		b.put(pando.Service{ServiceKey: s, VIP4: pando.VIPs4.Addr().Next(), Target: 1, Current: 1})
 		b.put(pando.Host{Name: "h9"}) // any news
 		known(false)
-		if n := len(b.agent.intents); n > 0 {
+		if n := len(b.agent.records.Intents); n > 0 {
 			t.Errorf("the agent remembers %d asks without an instance", n)
 		}
 	})
@@ -162,7 +162,7 @@ func TestARunnerWaitsForTheSpecOfItsInstance(t *testing.T) {
 		}
 		b.restart() // the next agent waits as well
 		b.put(pando.Revision{Service: s, Number: 1, Spec: pando.Spec{Name: "late"}.WithDefaults()})
-		b.ok(b.agent.Ready(b.ctx, "late-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "late-1"))
 		b.phase("late-1", pando.PhaseInRotation)
 	})
 }

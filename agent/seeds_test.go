@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/seed"
 )
 
 // nursery is the sandboxes, the images and the snapshots of a host that can freeze its programs. It
@@ -108,10 +109,13 @@ func (b *bench) nursery() *nursery {
 }
 
 func (b *bench) useNursery(n *nursery) {
-	b.agent.Sandboxes, b.agent.Images, b.agent.SnapshotStore = n, n, n
-	b.agent.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
-		return snapshotKeys, nil
+	b.change = func(c *Config) {
+		c.Programs.Sandboxes, c.Programs.Images, c.Programs.Snapshots = n, n, n
+		c.Server.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+			return snapshotKeys, nil
+		}
 	}
+	b.restart()
 }
 
 // decided waits for a decision about the seeds that contains a text.
@@ -171,13 +175,12 @@ func TestANewAgentFindsTheSeeds(t *testing.T) {
 		b.serving("web-1", 2)
 		b.decided("new instances continue it")
 		b.restart()
-		b.useNursery(n)
 		b.place("web-2", 2)
 		b.phase("web-2", pando.PhaseInRotation)
 		if b.from("web-2") != n.kept[0].Digest || n.frozen != 1 {
 			t.Errorf("a copy continues %q after %d freezes", b.from("web-2"), n.frozen)
 		}
-		b.ok(b.agent.DropSnapshot(b.ctx, web, n.kept[0].Digest))
+		b.ok(b.agent.snapshots.DropSnapshot(b.ctx, web, n.kept[0].Digest))
 		b.serving("web-3", 2)
 		if b.from("web-3") != "" || n.frozen != 2 {
 			t.Errorf("after its removal a copy continues %q after %d freezes", b.from("web-3"), n.frozen)
@@ -193,8 +196,8 @@ func TestAServiceWithoutASeedStartsCold(t *testing.T) {
 		for id := range 4 {
 			b.serving(pando.InstanceID(fmt.Sprint("web-", id)), 2)
 		}
-		if n.frozen != seedsFailedMax {
-			t.Errorf("%d freezes, want %d", n.frozen, seedsFailedMax)
+		if n.frozen != seed.FailedMax {
+			t.Errorf("%d freezes, want %d", n.frozen, seed.FailedMax)
 		}
 		b.decided("start cold: snapshot of web-0: it holds a socket")
 		if from := n.starts; slices.ContainsFunc(from, func(s string) bool { return s != "" }) {
@@ -215,7 +218,7 @@ func TestASeedThatFailsIsRejected(t *testing.T) {
 			!strings.Contains(why, "from its start") {
 			t.Errorf("the reason of a cold start is %q", why)
 		}
-		b.ok(b.agent.Ready(b.ctx, "web-2")) // it is the next seed
+		b.ok(b.agent.self.Ready(b.ctx, "web-2")) // it is the next seed
 		b.phase("web-2", pando.PhaseInRotation)
 		if n.frozen != 2 || len(n.starts) != 3 {
 			t.Errorf("%d freezes, starts %q", n.frozen, n.starts)
@@ -229,50 +232,6 @@ func TestASeedThatFailsIsRejected(t *testing.T) {
 	})
 }
 
-// An instance that continues a seed and dies before it is ready takes the seed with it.
-func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
-	onBench(t, func(b *bench) {
-		n := b.nursery()
-		b.serving("web-1", 2)
-		b.decided("new instances continue it")
-		digest := n.kept[0].Digest
-		b.agent.seeds.reject(web, version{number: 2}, "sha256:another", "the seed is of another revision")
-		if now, _ := b.agent.seeds.find(web, version{number: 2}); now != digest {
-			t.Fatalf("the seed is %q, want %q", now, digest)
-		}
-		r := &runner{a: b.agent, service: web, life: life{inst: pando.Instance{Revision: 2,
-			Phase: pando.PhaseStarting}}}
-		r.birth.runner, r.birth.seeded = r, digest
-		r.birth.wither("it exited with 1")
-		if now, why := b.agent.seeds.find(web, version{number: 2}); now != "" || !strings.Contains(why, "exited with 1") {
-			t.Errorf("the seed is %q (%s)", now, why)
-		}
-	})
-}
-
-// A seed is of a spec. One with the same number, after a restore or in a new service of the same name,
-// has no seed yet.
-func TestASeedIsOfItsSpecAlone(t *testing.T) {
-	onBench(t, func(b *bench) {
-		n := b.nursery()
-		b.serving("web-1", 2)
-		b.decided("new instances continue it")
-		if now, _ := b.agent.seeds.find(web, version{2, "another"}); now != "" {
-			t.Errorf("another spec continues the seed %q", now)
-		}
-		digest := n.kept[0].Digest
-		for _, hash := range []string{"one", ""} {
-			n.kept[0].SpecHash = hash
-			b.agent.seeds = newSeeds(b.agent) // as after a restart of the agent
-			b.agent.seeds.a = b.agent
-			other, _ := b.agent.seeds.find(web, version{2, "two"})
-			if now, _ := b.agent.seeds.find(web, version{2, hash}); now != digest || other != "" {
-				t.Errorf("of the spec %q it finds %q, and of another %q", hash, now, other)
-			}
-		}
-	})
-}
-
 // The seeds of old revisions are forgotten, so a host keeps a bounded number.
 func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 	onBench(t, func(b *bench) {
@@ -282,7 +241,7 @@ func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 			b.serving(pando.InstanceID(fmt.Sprint("web-", revision)), revision)
 			b.pass(time.Second)
 		}
-		if got := len(b.agent.seeds.of[web]); got != pando.SeedsMax || n.frozen != 3*pando.SeedsMax {
+		if got := len(b.agent.host.Seeds.Digests()); got != pando.SeedsMax || n.frozen != 3*pando.SeedsMax {
 			t.Errorf("%d seeds are known after %d freezes, want %d", got, n.frozen, pando.SeedsMax)
 		}
 		synctest.Wait()
@@ -294,7 +253,7 @@ func TestAnEncryptedSeedNeedsTheServer(t *testing.T) {
 	onBench(t, func(b *bench) {
 		n := b.nursery()
 		var away error
-		b.agent.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+		b.agent.supplier.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 			return snapshotKeys, away
 		}
 		b.serving("web-1", 2)

@@ -24,7 +24,7 @@ func viewOf(t *testing.T, n int) (v pando.SelfView, bytes uint64) {
 		}
 		b.put(all...)
 		for _, i := range all {
-			b.ok(b.agent.Ready(b.ctx, i.(pando.Instance).ID))
+			b.ok(b.agent.self.Ready(b.ctx, i.(pando.Instance).ID))
 		}
 		b.pass(time.Second)
 		b.put(pando.Host{Name: "h1"}) // and the endpoints with all of them in rotation
@@ -35,7 +35,7 @@ func viewOf(t *testing.T, n int) (v pando.SelfView, bytes uint64) {
 			runtime.ReadMemStats(&before)
 			for range looks {
 				var err error
-				v, err = b.agent.Describe(b.ctx, "web-000")
+				v, err = b.agent.self.Describe(b.ctx, "web-000")
 				b.ok(err)
 				_, err = json.Marshal(v)
 				b.ok(err)

@@ -8,8 +8,8 @@ import (
 	"pando.run/pando"
 )
 
-// An instance whose shim does not answer stays in rotation. Its line and its host name it, until the
-// shim answers.
+// An instance whose shim does not answer stays in rotation. Its line and its host name it, until
+// the shim answers.
 func TestASilentShimIsNamed(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

@@ -118,7 +118,7 @@ func TestAReportStandsForNoProbe(t *testing.T) {
 	onBench(t, func(b *bench) {
 		s := b.starts(20*time.Second, tcp)
 		b.pass(time.Second)
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		b.pass(10 * time.Second)
 		b.phase("web-1", pando.PhaseStarting)
 		if s.count(pando.ProbeTCP) == 0 {
@@ -143,7 +143,7 @@ func TestTheReportOfAProgramEndsItsStart(t *testing.T) {
 		if s.count(pando.ProbeTCP) > 0 {
 			t.Error("the ready probe is asked before the report")
 		}
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		b.pass(10 * time.Second)
 		b.phase("web-1", pando.PhaseStarting)
 		b.pass(10 * time.Second)

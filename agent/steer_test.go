@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/agent/steer"
 )
 
@@ -22,7 +24,7 @@ func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 		b.steering.Fail("Publish", -1)
 		b.drain("web-1", false)
 		at := b.world().Endpoints[web].Modified
-		within, cancel := context.WithTimeout(b.ctx, ackWait)
+		within, cancel := context.WithTimeout(b.ctx, 700*time.Millisecond)
 		defer cancel()
 		if _, err := b.agent.Applied(within, onlyWeb, at); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a host that steers as before acknowledges: %v", err)
@@ -80,7 +82,7 @@ func TestOnlyWhatIsSteeredIsInRotation(t *testing.T) {
 			onBench(t, func(b *bench) {
 				b.steering.Fail(method, -1)
 				b.place("web-1", 1)
-				b.ok(b.agent.Ready(b.ctx, "web-1"))
+				b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 				time.Sleep(3 * time.Second)
 				if i := b.world().Instances["web-1"].V; i.Phase == pando.PhaseInRotation {
 					t.Errorf("it is %s while every %s fails", i.Phase, method)
@@ -100,7 +102,7 @@ func TestAnInstanceThatIsNeverConnectedFails(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.steering.Fail("Connect", -1)
 		b.place("web-1", 1)
-		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.ok(b.agent.self.Ready(b.ctx, "web-1"))
 		time.Sleep(2 * time.Minute)
 		b.gone("web-1")
 	})
@@ -114,13 +116,13 @@ func TestUncountableFlowsHoldADrainUp(t *testing.T) {
 				b.serving("web-1", 1)
 				b.steering.Fail(method, -1)
 				b.drain("web-1", false)
-				time.Sleep(countWaitMax / 2)
+				time.Sleep(runner.CountWaitMax / 2)
 				b.phase("web-1", pando.PhaseDraining)
 				if method == "Flows" {
-					_, err := b.agent.Die(b.ctx, "web-1", pando.Ask{})
+					_, err := b.agent.self.Die(b.ctx, "web-1", pando.Ask{})
 					b.refused(err)
 				}
-				time.Sleep(countWaitMax)
+				time.Sleep(runner.CountWaitMax)
 				b.phase("web-1", pando.PhaseDrained)
 			})
 		})
@@ -140,7 +142,7 @@ func TestALongDrainIsLookedAtSeldom(t *testing.T) {
 			t.Errorf("%d looks in a minute, want one a second", n)
 		}
 		b.steering.End("web-1")
-		time.Sleep(2 * drainLookMax)
+		time.Sleep(2 * flows.LookMax)
 		b.phase("web-1", pando.PhaseDrained)
 	})
 }
@@ -158,9 +160,9 @@ func TestManyInstancesOfOneService(t *testing.T) {
 			})
 		}
 		b.put(all...)
-		steps := b.agent.steps.Load()
+		steps := b.agent.host.Tally.Steps.Load()
 		for _, i := range all {
-			b.ok(b.agent.Ready(b.ctx, i.(pando.Instance).ID))
+			b.ok(b.agent.self.Ready(b.ctx, i.(pando.Instance).ID))
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
@@ -173,12 +175,12 @@ func TestManyInstancesOfOneService(t *testing.T) {
 		if in != n {
 			t.Errorf("%d of %d are in rotation", in, n)
 		}
-		if took := b.agent.steps.Load() - steps; took > 10*n {
+		if took := b.agent.host.Tally.Steps.Load() - steps; took > 10*n {
 			t.Errorf("%d runners took %d steps to come into rotation, want at most %d", n, took, 10*n)
 		}
-		steps = b.agent.steps.Load()
+		steps = b.agent.host.Tally.Steps.Load()
 		b.drain("web-000", false)
-		if took := b.agent.steps.Load() - steps; took > 20 {
+		if took := b.agent.host.Tally.Steps.Load() - steps; took > 20 {
 			t.Errorf("the drain of one instance made the runners take %d steps", took)
 		}
 	})
@@ -191,10 +193,10 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithCancel(b.ctx)
 		defer cancel()
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.Runner("web-1")
 		b.ok(err)
-		told, _ := r.events.since(0)
-		news := r.events.stream(ctx, told[len(told)-1].ID)
+		told, _ := r.Events.Since(0)
+		news := r.Events.Stream(ctx, told[len(told)-1].ID)
 		i := b.world().Instances["web-2"].V
 		i.Weight = 50 // a change that does not affect the set of instances that take flows
 		b.put(i)
@@ -218,9 +220,9 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		b.serving("web-2", 1)
-		r, err := b.agent.runner("web-1")
+		r, err := b.agent.crews.Runner("web-1")
 		b.ok(err)
-		kept, _ := r.events.since(0)
+		kept, _ := r.Events.Since(0)
 		last := kept[0].ID // the listener has read only the first
 		b.steering.Open(web)
 		b.steering.Open(web) // so that both stay
@@ -229,14 +231,14 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 		b.drain("web-2", false)
 		b.drain("web-1", true)
 		synctest.Wait()
-		r, err = b.agent.runner("web-1")
+		r, err = b.agent.crews.Runner("web-1")
 		b.ok(err)
-		news, _ := r.events.since(last)
+		news, _ := r.Events.Since(last)
 		halted := false
 		for _, e := range news {
 			halted = halted || e.Kind == pando.EventHalted
 		}
-		if all, _ := r.events.since(0); !halted || len(news) != len(all) {
+		if all, _ := r.Events.Since(0); !halted || len(news) != len(all) {
 			t.Errorf("after %d the listener received %v of %v", last, news, all)
 		}
 	})

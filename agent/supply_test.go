@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,40 +14,49 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 )
 
 // Every way to start takes the steps of supply. A sandbox is made at one place.
 func TestOnlyASuppliedStartMakesASandbox(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var at []string
-	for _, file := range files {
+	for _, file := range sourcesOf(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := strings.Count(string(text), "Sandboxes.Start("); n > 0 &&
-			!strings.HasSuffix(file, "_test.go") {
+		if n := strings.Count(string(text), "Sandboxes.Start("); n > 0 {
 			at = append(at, file)
 		}
 	}
-	if len(at) != 1 || at[0] != "supply.go" {
+	if len(at) != 1 || at[0] != "supply/supply.go" {
 		t.Errorf("%v make sandboxes", at)
 	}
+}
+
+// sourcesOf returns the files of the agent and of its rooms, without tests.
+func sourcesOf(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	rooms, errRooms := filepath.Glob("*/*.go")
+	if err := errors.Join(err, errRooms); err != nil || len(rooms) == 0 {
+		t.Fatal("the sources are not here: ", err)
+	}
+	return slices.DeleteFunc(append(files, rooms...), func(file string) bool {
+		return strings.HasSuffix(file, "_test.go")
+	})
 }
 
 // moved is an arrival of an instance with a bundle, from host h2.
 func (b *bench) expectMoved(id string) pando.Move {
 	b.Helper()
-	b.agent.SnapshotStore = &nursery{Sandboxes: b.sandboxes}
+	b.agent.supplier.Snapshots = &nursery{Sandboxes: b.sandboxes}
 	spec := pando.Spec{Name: "web", Command: []string{"web"},
 		Bundle: pando.Bundle{Folder: "/srv/site", Digest: "sha256:1"}}
 	m := pando.Move{MoveMark: pando.MoveMark{ID: id, From: "h2"}, Spec: spec.WithDefaults(),
 		Instance: pando.Instance{ID: pando.InstanceID("web-" + id), Service: web, Host: "h2"},
 		To:       pando.Host{Name: "h1"}}
-	b.ok(b.agent.Expect(b.ctx, m))
+	b.ok(b.agent.arrivals.Expect(b.ctx, m))
 	return m
 }
 
@@ -55,11 +65,11 @@ func (b *bench) expectMoved(id string) pando.Move {
 func TestAnInstanceThatMovesFindsItsBundle(t *testing.T) {
 	onBench(t, func(b *bench) {
 		images := &slowImages{end: make(chan error)}
-		b.agent.Images = images
+		b.agent.supplier.Images = images
 		b.expectMoved("1")
 		carried := make(chan error, 1)
 		carry := func(id string) {
-			_, err := b.agent.Carry(b.ctx, "h2", id, strings.NewReader("program"))
+			_, err := b.agent.arrivals.Carry(b.ctx, "h2", id, strings.NewReader("program"))
 			carried <- err
 		}
 		go carry("1")
@@ -91,21 +101,21 @@ func TestAnInstanceThatMovesFindsItsBundle(t *testing.T) {
 // once.
 func TestAnArrivalThatSticksIsGivenUp(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.agent.Images = &slowImages{here: true}
+		b.agent.supplier.Images = &slowImages{here: true}
 		m := b.expectMoved("1")
-		if err := b.agent.Expect(b.ctx, m); !errors.Is(err, pando.ErrConflict) {
+		if err := b.agent.arrivals.Expect(b.ctx, m); !errors.Is(err, pando.ErrConflict) {
 			t.Errorf("the same move again: %v", err)
 		}
-		real := b.agent.Sandboxes
-		b.agent.Sandboxes = stuck{real}
+		real := b.agent.supplier.Sandboxes
+		b.agent.supplier.Sandboxes = stuck{real}
 		program, w := io.Pipe()
 		defer w.Close()
 		carried := make(chan error, 1)
 		go func() {
-			_, err := b.agent.Carry(b.ctx, "h2", "1", program)
+			_, err := b.agent.arrivals.Carry(b.ctx, "h2", "1", program)
 			carried <- err
 		}()
-		b.pass(arrivalWaitMax + 2*arrivalLook)
+		b.pass(5*time.Minute + 2*time.Second)
 		select {
 		case err := <-carried:
 			if err == nil {
@@ -114,9 +124,9 @@ func TestAnArrivalThatSticksIsGivenUp(t *testing.T) {
 		default:
 			t.Fatal("its host waits for ever")
 		}
-		b.agent.mu.Lock()
-		defer b.agent.mu.Unlock()
-		if n := len(b.agent.arrivals.all); n > 0 {
+		b.agent.records.Lock()
+		defer b.agent.records.Unlock()
+		if n := len(b.agent.arrivals.Services(nil)); n > 0 {
 			t.Errorf("%d arrivals are left", n)
 		}
 	})
@@ -134,7 +144,7 @@ func (s stuck) Start(_ context.Context, spec pando.SandboxSpec) (pando.Sandbox, 
 func TestAStartWaitsForAMissingSecret(t *testing.T) {
 	onBench(t, func(b *bench) {
 		var there atomic.Bool
-		b.agent.Secrets = func(context.Context, pando.InstanceID) (map[string][]byte, error) {
+		b.agent.supplier.Secrets = func(context.Context, pando.InstanceID) (map[string][]byte, error) {
 			if !there.Load() {
 				return nil, errors.Join(pando.ErrNotFound, errors.New("secret key"))
 			}
@@ -151,7 +161,7 @@ func TestAStartWaitsForAMissingSecret(t *testing.T) {
 			t.Errorf("without the secret it is %s: %s", i.Phase, i.Reason)
 		}
 		there.Store(true)
-		b.pass(2 * retryWaitMax)
+		b.pass(2 * runner.RetryWaitMax)
 		if i := b.world().Instances["web-1"].V; i.Phase != pando.PhaseStarting {
 			t.Errorf("with the secret it is %s: %s", i.Phase, i.Reason)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/world"
 )
 
 // tables builds the steering of this host from its records and its runners.
@@ -17,19 +18,19 @@ var _ steer.Source = tables{}
 // Table implements steer.Source. The table sends flows to the instances on this host and on others.
 func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	a := t.a
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if isMeasured(a.world.Endpoints[s].V) {
+	a.records.Lock()
+	defer a.records.Unlock()
+	if isMeasured(a.records.World.Endpoints[s].V) {
 		a.meter.Want(s)
 	}
-	svc, ok := a.world.Services[s]
+	svc, ok := a.records.World.Services[s]
 	switch {
-	case a.adoption.keeps(s), !ok && a.world.Frozen(s) != nil:
+	case a.adoption.keeps(t.a.records.World, s), !ok && a.records.World.Frozen(s) != nil:
 		return pando.SteeringTable{Service: s}, steer.Keep
 	case !ok:
 		return pando.SteeringTable{Service: s}, steer.Withdraw
 	}
-	all, ok := a.world.Endpoints[s]
+	all, ok := a.records.World.Endpoints[s]
 	if !ok || !svc.V.VIP4.IsValid() {
 		return pando.SteeringTable{Service: s}, steer.Keep
 	}
@@ -37,19 +38,19 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
 		By:        all.V.Balance.By,
 		At:        all.V.Balance.At,
-		Names:     a.reachable(all.V),
-		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
+		Names:     a.crews.Reachable(a.records.World, all.V),
+		Endpoints: make([]pando.Endpoint, 0, len(a.crews.Of[s])),
 	}
-	for _, r := range a.crews.of[s] {
-		if e, ok := a.current(r).endpoint(); ok && !a.departures.left(all.V, r) {
+	for _, r := range a.crews.Of[s] {
+		if e, ok := r.StatusIn(a.records.World).Endpoint(); ok && !a.departures.HasLeft(a.records.World, all.V, r) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
-	coming := a.arrivals.endpoints(s)
+	coming := a.arrivals.Endpoints(a.records.World, s)
 	out.Endpoints = append(out.Endpoints, coming...)
-	if a.Host.Tunnel && isSpread(svc.V, all.V) {
-		find := a.presence.leavingOut(all.V, out.Endpoints, t.find)
-		remote := slices.DeleteFunc(steer.Remotes(all.V, a.Host.Name, find),
+	if a.config.Host.Tunnel && isSpread(svc.V, all.V) {
+		find := a.presence.LeavingOut(a.records.World, all.V, out.Endpoints, t.find)
+		remote := slices.DeleteFunc(steer.Remotes(all.V, a.config.Host.Name, find),
 			func(r pando.Endpoint) bool {
 				return slices.ContainsFunc(coming,
 					func(e pando.Endpoint) bool { return e.Instance == r.Instance })
@@ -63,18 +64,10 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 			out.By = pando.ByHash
 		}
 	}
-	via := t.elsewhere(s, out.Endpoints)
+	via := t.elsewhere(t.a.records.World, s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
-	out.Asleep = sleeps(svc.V, all.V, a.Clock.Now())
+	out.Asleep = sleeps(svc.V, all.V, a.config.Clock.Now())
 	return out, steer.Publish
-}
-
-// choosesAtConnect reports whether sockets lead straight to the instances of a service.
-func (t tables) choosesAtConnect(s pando.ServiceKey) bool {
-	a := t.a
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.world.Endpoints[s].V.Balance.At == pando.AtConnect
 }
 
 // sleeps reports whether traffic may start the first instance of a service: no host has one that
@@ -88,38 +81,29 @@ func sleeps(s pando.Service, e pando.Endpoints, now time.Time) bool {
 // home of their service by a route, which needs no tunnel and no memory of flows on the way.
 func isSpread(s pando.Service, e pando.Endpoints) bool { return s.Home == "" || len(e.Hosts) > 1 }
 
-// unattached reports whether an instance of a service runs here whose record, or whose service,
-// cannot be read. Only the table in force has its endpoint. The caller holds the lock.
-func (t tables) unattached(s pando.ServiceKey) bool {
-	a := t.a
-	_, known := a.world.Services[s]
-	for id, b := range a.found {
-		if b.Service() == s && (!known || a.world.Conceals(id)) {
-			return true
-		}
-	}
-	return false
+// find returns a host that packets may go to, and whether it is here.
+func (t tables) find(name pando.HostName) (pando.Host, bool) {
+	return t.a.records.FindHost(t.a.records.World, name)
 }
 
-// elsewhere returns the host that packets without a flow here pass to, or the zero Host. It is a host
-// that takes new flows, while no endpoint here does. If no host takes new flows, it is a host that
-// still has flows of the service: this host forwarded their packets by a route and has no memory of
-// them. A host that has such flows itself passes none on, so that no packet goes to and fro. The
-// caller holds the lock.
-func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
+// elsewhere returns the host that packets without a flow here pass to, or the zero Host. It is a
+// host that takes new flows, while no endpoint here does. If no host takes new flows, it is a host
+// that still has flows of the service: this host forwarded their packets by a route and has no
+// memory of them. A host that has such flows itself passes none on, so that no packet goes to and
+// fro.
+func (t tables) elsewhere(w *world.World, s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
 	takesFlows := func(e pando.Endpoint) bool { return e.Weight > 0 }
 	if slices.ContainsFunc(here, takesFlows) {
 		return via
 	}
-	w := t.a.world
 	e, home := w.Endpoints[s].V, w.Services[s].V.Home
 	takers, keepers := e.Takers(), e.Keepers()
-	own, isHere := slices.BinarySearch(e.Hosts, t.a.Host.Name)
+	own, isHere := slices.BinarySearch(e.Hosts, t.a.config.Host.Name)
 	leads := !isHere || !keepers[own]
 	best := 0
 	for n, name := range e.Hosts {
-		h, alive := t.find(name)
-		if name == t.a.Host.Name || h.Name == "" || !keepers[n] {
+		h, alive := t.a.records.FindHost(w, name)
+		if name == t.a.config.Host.Name || h.Name == "" || !keepers[n] {
 			continue
 		}
 		rank := 1 // its agent is away, and its programs steer on
@@ -138,32 +122,12 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	return via
 }
 
-// find returns a host that packets may go to, and whether it is here. A host that is away has no
-// record: its membership has its address, and its programs steer on. The caller holds the lock.
-func (t tables) find(name pando.HostName) (h pando.Host, here bool) {
-	if h, ok := t.a.world.Hosts[name]; ok {
-		if !t.vouched(h.V) {
-			return pando.Host{}, false
-		}
-		return h.V, true
-	}
-	m, ok := t.a.world.Members[name]
-	if !ok {
-		return h, false
-	}
-	v4, v6 := pando.InstanceRange(m.V.Slot)
-	return pando.Host{
-		Name: name, Slot: m.V.Slot, Address: m.V.Address, Address6: m.V.Address6, Instances4: v4,
-		Instances6: v6, Tunnel: true,
-	}, false
-}
-
 // Neighbours implements steer.Source. It includes members that are away: their instances may still
 // have connections.
 func (t tables) Neighbours() (others []pando.Host) {
-	t.a.mu.Lock()
-	defer t.a.mu.Unlock()
-	w := t.a.world
+	t.a.records.Lock()
+	defer t.a.records.Unlock()
+	w := t.a.records.World
 	names := map[pando.HostName]bool{}
 	for name := range w.Hosts {
 		names[name] = true
@@ -171,26 +135,16 @@ func (t tables) Neighbours() (others []pando.Host) {
 	for name := range w.Members {
 		names[name] = true
 	}
-	delete(names, t.a.Host.Name)
+	delete(names, t.a.config.Host.Name)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if h, _ := t.find(name); h.Name != "" {
+		if h, _ := t.a.records.FindHost(w, name); h.Name != "" {
 			others = append(others, h)
 		}
 	}
 	return others
 }
 
-// vouched reports whether the addresses in a host's record match its membership. Packets go to the
-// addresses in the record. The server writes the record of its own host itself. The caller holds
-// the lock.
-func (t tables) vouched(h pando.Host) bool {
-	m, ok := t.a.world.Members[h.Name]
-	if !ok || m.V.Server {
-		return true
-	}
-	err := m.V.Vouches(h)
-	if err != nil {
-		t.a.Log.Error("no packets go to a host", "host", h.Name, "error", err)
-	}
-	return err == nil
+// isMeasured reports whether the flows or the size of a service follow measurements.
+func isMeasured(e pando.Endpoints) bool {
+	return e.Balance.Scored() || e.Scale.By == pando.ByScores
 }

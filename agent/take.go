@@ -8,248 +8,196 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/crew"
+	"pando.run/pando/agent/records"
+	"pando.run/pando/agent/runner"
 	"pando.run/pando/world"
 )
 
-// news is one commit as this host reads it, in one pass over its records.
-type news struct {
-	endpoints bool // of a service changed
-	hosts     bool // a host or a member joined, changed or left
-	services  map[pando.ServiceKey]*change
-}
-
-// change is the part of a commit that concerns one service.
-type change struct {
-	instances []pando.InstanceID // in the order of the commit
-	service   bool               // its record
-	revision  bool               // one of its revisions
-	head      bool               // its main
-	keeper    bool               // the hosts of its state
-	endpoints bool               // its endpoints, which bring its record
-}
-
-func digest(records []pando.Record) news {
-	n := news{services: map[pando.ServiceKey]*change{}}
-	for _, r := range records {
-		s, ok := r.Key.Service()
-		if !ok {
-			n.hosts = n.hosts || r.Key.Kind() == pando.KindHost || r.Key.Kind() == pando.KindMember
-			continue
-		}
-		c := n.services[s]
-		if c == nil {
-			c = &change{}
-			n.services[s] = c
-		}
-		switch r.Key.Kind() {
-		case pando.KindInstance:
-			c.instances = append(c.instances, instanceOf(r.Key))
-		case pando.KindService:
-			c.service = true
-		case pando.KindEndpoints:
-			c.endpoints, c.service, n.endpoints = true, true, true
-		case pando.KindRevision:
-			c.revision = true
-		case pando.KindHead:
-			c.head = true
-		case pando.KindKeeper:
-			c.keeper = true
-		}
+// following returns what this host follows of the store.
+func (a *Agent) following() world.Scope {
+	return world.Scope{
+		Fixed: fixed, Once: once, Wanted: a.scope.wanted, Take: a.take,
+		Keys: func(p pando.Key) (keys []pando.Key) {
+			a.records.Read(func(w *world.World) { keys = w.Keys(p) })
+			return keys
+		},
+		Left: func(p pando.Key) { a.records.Read(func(w *world.World) { w.Leave(p) }) },
 	}
-	return n
-}
-
-// names returns the services of a commit in order.
-func (n news) names() []pando.ServiceKey {
-	return slices.SortedFunc(maps.Keys(n.services), pando.ServiceKey.Compare)
-}
-
-// instanceOf returns the instance in the key of a record, which is the last part of the key.
-func instanceOf(k pando.Key) pando.InstanceID {
-	return pando.InstanceID(k[strings.LastIndexByte(string(k), '/')+1:])
 }
 
 // take applies one commit of the registry to this host. It looks only at the records of the commit.
 func (a *Agent) take(b pando.Batch, reset bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	former, adopting := a.world, reset && a.anchor.Unadopted()
+	a.records.Lock()
+	defer a.records.UnlockChanged()
+	former, adopting := a.records.World, reset && a.guard.Unadopted()
 	if reset {
-		a.world = former.Next()
+		a.records.World = former.Next()
 	}
-	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
-		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
+	if err := a.records.World.Apply(b.Changes, b.Revision); err != nil {
+		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	n := digest(b.Changes)
-	if adopting || !reset && a.adoption.comesBack(n) {
-		a.adoption.begin(former)
+	n := crew.Digest(b.Changes)
+	if adopting || !reset && a.adoption.comesBack(a.records.World, n) {
+		a.adoption.begin(a.records.World, former)
 	}
-	if n.endpoints || reset {
+	if n.Endpoints || reset {
 		a.scope.seen = b.Revision
 	}
 	if reset {
-		a.reconcile(former, b.Revision)
+		a.reconcile(a.records.World, former, b.Revision)
 	}
-	a.follow(n)
-	a.notify(n)
-	if n.hosts {
-		a.steering.NeighboursChanged()
-		a.presence.watch()
-		a.steerAll()
+	a.follow(a.records.World, n)
+	a.crews.Notify(a.records.World, n)
+	if n.Hosts {
+		a.queue.NeighboursChanged()
+		a.presence.Watch(a.records.World)
+		a.steerAll(a.records.World)
 	}
 	if reset {
-		a.steering.WithdrawStrangers()
-		if a.seesStates() && !adopting {
+		a.queue.WithdrawStrangers()
+		if records.SeesStates(a.records.World) && !adopting {
 			a.spawn(a.branches.DropStrangers)
 		}
 	}
-	a.announce()
 }
 
 // learn applies records ahead of the watch. The watch brings them again together with all earlier
 // records.
-func (a *Agent) learn(records []pando.Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	mine := slices.DeleteFunc(slices.Clone(records), func(r pando.Record) bool {
+func (a *Agent) learn(brought []pando.Record) {
+	a.records.Lock()
+	defer a.records.UnlockChanged()
+	mine := slices.DeleteFunc(slices.Clone(brought), func(r pando.Record) bool {
 		s, ok := r.Key.Service()
-		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.Host.Name)))
+		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.config.Host.Name)))
 	})
-	err := errors.Join(a.world.Apply(mine, 0), a.intents.noteAll(records))
+	err := errors.Join(a.records.World.Apply(mine, 0), a.records.Intents.NoteAll(brought))
 	if err != nil {
-		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
+		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	a.follow(digest(mine))
-	a.announce()
+	a.follow(a.records.World, crew.Digest(mine))
 }
 
 // follow sends records to the runners of their instances and steers the services that the records
-// change. The caller holds the lock.
-func (a *Agent) follow(n news) {
-	for _, s := range n.names() {
-		c := n.services[s]
-		stale := c.service || c.revision
-		if c.endpoints || c.keeper {
-			a.scope.rescope(s)
+// change.
+func (a *Agent) follow(w *world.World, n crew.News) {
+	for _, s := range n.Names() {
+		c := n.Services[s]
+		stale := c.Service || c.Revision
+		if c.Endpoints || c.Keeper {
+			a.scope.rescope(w, s)
 		}
 		if stale {
-			a.scope.unpark(s)
-		}
-		if c.endpoints && a.renewals.renewed(s, a.world.Endpoints[s].V.Secrets) {
-			for _, r := range a.crews.of[s] {
-				r.post(secretsChanged{})
+			for _, i := range a.scope.unpark(w, s) {
+				a.see(w, i)
 			}
 		}
-		if c.service { // endpoints bring it, and a service may go
-			for r := range a.sources[s] {
-				r.post(configsChanged{})
+		if c.Endpoints && a.renewals.renewed(s, w.Endpoints[s].V.Secrets) {
+			for _, r := range a.crews.Of[s] {
+				r.SecretsChanged()
 			}
 		}
-		for _, id := range c.instances {
-			stale = a.followInstance(id) || stale
+		if c.Service { // endpoints bring it, and a service may go
+			for r := range a.crews.ConfigsOf(w, s) {
+				r.ConfigsChanged()
+			}
+		}
+		for _, id := range c.Instances {
+			stale = a.followInstance(w, id) || stale
 		}
 		if stale {
-			a.steering.Changed(s)
+			a.queue.Changed(s)
 		}
 	}
 }
 
 // followInstance sends the record of one instance to its runner. It returns false for the echo of
-// this host's own write. The caller holds the lock.
-func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
-	v, ok := a.world.Instances[id]
-	if ok && v.V.Host == a.Host.Name {
-		return a.see(v.V)
+// this host's own write.
+func (a *Agent) followInstance(w *world.World, id pando.InstanceID) (stale bool) {
+	v, ok := w.Instances[id]
+	if ok && v.V.Host == a.config.Host.Name {
+		return a.see(w, v.V)
 	}
-	if r := a.runners[id]; !ok && r != nil && !a.world.Conceals(id) {
-		r.post(recordGone{})
+	if r := a.crews.ByName[id]; !ok && r != nil && !w.Conceals(id) {
+		r.RecordGone()
 	}
 	return true
 }
 
 // see sends a record to the runner of its instance and reports whether it was new. It makes the
-// runner if there is none. An instance that leaves waits for nothing that a start needs. The caller
-// holds the lock.
-func (a *Agent) see(i pando.Instance) bool {
-	r, known := a.runners[i.ID]
-	if !known && !i.Phase.Leaving() && !a.scope.complete(i) {
+// runner if there is none. An instance that leaves waits for nothing that a start needs.
+func (a *Agent) see(w *world.World, i pando.Instance) bool {
+	r, known := a.crews.ByName[i.ID]
+	if !known && !i.Phase.Leaving() && !a.scope.complete(w, i) {
 		a.scope.parked[i.Service] = true
 		return false
 	}
 	if !known {
 		box := a.found[i.ID]
-		if b := a.arrivals.take(i.ID); b != nil {
+		if b := a.arrivals.Take(w, i.ID); b != nil {
 			box = b
 		}
-		r = newRunner(a, i, box)
+		r = runner.New(a.host, i, box, a.askReads.Place())
 		delete(a.found, i.ID)
-		a.enlist(r)
-		a.scope.rescope(i.Service)
-		a.spawn(r.run)
+		a.crews.Enlist(w, r)
+		a.scope.rescope(w, i.Service)
+		a.spawn(r.Run)
 		return true
 	}
-	_, fresh := controlled(r.shown.inst, i)
+	_, fresh := runner.AfterControl(r.Shown.Instance, i)
 	if fresh {
-		r.post(recordChanged{i})
+		r.RecordChanged(i)
 	}
 	return fresh
 }
 
-// steerAll queues every service. The caller holds the lock.
-func (a *Agent) steerAll() {
-	for _, s := range a.world.Names() {
-		a.steering.Changed(s)
-	}
-}
-
 // reconcile runs after the world is replaced. It gives every instance of this host its runner, ends
 // the runners of instances without a record, and steers every service. An answer of control may
-// have brought a record after the snapshot was read: the store decides about it. The caller holds
-// the lock.
-func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
-	for _, i := range a.world.On(a.Host.Name) {
-		a.see(i)
+// have brought a record after the snapshot was read: the store decides about it.
+func (a *Agent) reconcile(w *world.World, former *world.World, at pando.StoreRevision) {
+	for _, i := range w.On(a.config.Host.Name) {
+		a.see(w, i)
 	}
-	for _, r := range a.everyRunner() {
-		_, ok := a.world.Instances[r.id]
+	for _, r := range a.crews.AllIn(w) {
+		_, ok := w.Instances[r.ID]
 		switch {
-		case ok, a.world.Conceals(r.id), a.adoption.adrifts(r.id):
-		case former.Instances[r.id].Modified > at:
-			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.id].V.Key()) })
+		case ok, w.Conceals(r.ID), a.adoption.adrifts(w, r.ID):
+		case former.Instances[r.ID].Modified > at:
+			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.ID].V.Key()) })
 		default:
-			r.post(recordGone{})
+			r.RecordGone()
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
-		if _, parked := a.world.Instances[id]; parked {
+		if _, parked := w.Instances[id]; parked {
 			continue
 		}
-		if a.world.Conceals(id) || a.adoption.adrifts(id) {
-			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
+		if w.Conceals(id) || a.adoption.adrifts(w, id) {
+			a.config.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
-			a.Log.Warn("a sandbox without a record is removed", "instance", id)
+			a.config.Log.Warn("a sandbox without a record is removed", "instance", id)
 			a.removeStranger(ctx, b)
 		})
 	}
-	a.steerAll()
+	a.steerAll(w)
 }
 
 // lookFor ends a runner if the store has no record of its instance. It asks until the store
 // answers.
-func (a *Agent) lookFor(ctx context.Context, r *runner, k pando.Key) {
-	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
-		s, err := a.Registry.Snapshot(ctx, k)
+func (a *Agent) lookFor(ctx context.Context, r *runner.Runner, k pando.Key) {
+	for wait := runner.RetryWait; ; wait = min(2*wait, runner.RetryWaitMax) {
+		s, err := a.config.Server.Registry.Snapshot(ctx, k)
 		if err == nil {
 			if !slices.ContainsFunc(s.Records, func(v pando.Record) bool { return v.Key == k }) {
-				r.post(recordGone{})
+				r.RecordGone()
 			}
 			return
 		}
-		if pando.Sleep(ctx, a.Clock, wait) != nil {
+		if pando.Sleep(ctx, a.config.Clock, wait) != nil {
 			return
 		}
 	}
@@ -257,16 +205,31 @@ func (a *Agent) lookFor(ctx context.Context, r *runner, k pando.Key) {
 
 // removeStranger removes a sandbox without a record. It tries again until that has succeeded.
 func (a *Agent) removeStranger(ctx context.Context, b pando.Sandbox) {
-	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+	for wait := runner.RetryWait; ; wait = min(2*wait, runner.RetryWaitMax) {
 		err := b.Remove(ctx)
 		if err == nil {
 			return
 		}
-		if wait == retryWait && ctx.Err() == nil {
-			a.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
+		if wait == runner.RetryWait && ctx.Err() == nil {
+			a.config.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
 		}
-		if pando.Sleep(ctx, a.Clock, wait) != nil {
+		if pando.Sleep(ctx, a.config.Clock, wait) != nil {
 			return
 		}
 	}
+}
+
+// secretsSeen is the newest change of the secrets that each service here names. The agent's lock
+// guards it.
+type secretsSeen map[pando.ServiceKey]pando.StoreRevision
+
+// renewed reports whether the secrets of a service have changed.
+func (s secretsSeen) renewed(k pando.ServiceKey, now pando.StoreRevision) bool {
+	was := s[k]
+	if now == 0 {
+		delete(s, k)
+		return false
+	}
+	s[k] = now
+	return was != now
 }

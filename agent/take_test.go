@@ -95,7 +95,7 @@ func TestAnAnswerDuringASnapshotIsNotUndone(t *testing.T) {
 					}
 					return
 				}
-				b.ok(b.agent.Ready(b.ctx, "web-2"))
+				b.ok(b.agent.self.Ready(b.ctx, "web-2"))
 				b.phase("web-2", pando.PhaseInRotation)
 				b.phase("web-1", pando.PhaseInRotation)
 			})
@@ -110,7 +110,7 @@ func TestAnInstanceWithoutItsSpecObeysAnEnd(t *testing.T) {
 		i := pando.Instance{ID: "web-9", Service: web, Host: "h1", Revision: 9, Weight: 100,
 			Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()}
 		b.put(i)
-		if _, err := b.agent.runner("web-9"); err == nil {
+		if _, err := b.agent.crews.Runner("web-9"); err == nil {
 			t.Fatal("an instance without its spec has a runner")
 		}
 		b.put(i.Become(pando.PhaseDraining, time.Now(), "the service is being removed"))

@@ -1,11 +1,11 @@
 package agent
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/runner"
 )
 
 // A drain shows its connection and its client, has a silent client probed, and ends by drain_max,
@@ -15,16 +15,16 @@ func TestADrainNamesTheClientThatItWaitsFor(t *testing.T) {
 		b.serving("web-1", 1)
 		b.steering.Open(web)
 		b.order("web-1", time.Now())
-		b.pass(2 * reportAfter)
+		b.pass(2 * runner.ReportAfter)
 		const want = "waits for 1 connection, idle 1m, of 192.0.2.1:1000, at most 10m in all"
 		if i := b.world().Instances["web-1"].V; i.Waits != want || i.Reason != "test" {
 			t.Errorf("it %q because %q, want %q because test", i.Waits, i.Reason, want)
 		}
 		box := b.sandboxes.All()[0]
 		if n := box.Probes.Load(); n > 0 {
-			t.Errorf("its client is probed after %v", 2*reportAfter)
+			t.Errorf("its client is probed after %v", 2*runner.ReportAfter)
 		}
-		b.pass(2 * noteAfter)
+		b.pass(2 * runner.NoteAfter)
 		if box.Probes.Load() == 0 {
 			t.Error("its client is not probed")
 		}
@@ -85,30 +85,6 @@ func TestDrainMaxIsMeasuredOnOneClock(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A text about many flows names the number, the most silent client and its silence.
-func TestTheTextOfAWait(t *testing.T) {
-	onBench(t, func(b *bench) {
-		b.serving("web-1", 1)
-		r, err := b.agent.runner("web-1")
-		b.ok(err)
-		b.steering.Open(web)
-		box := b.sandboxes.All()[0]
-		all, err := box.Clients(b.ctx)
-		b.ok(err)
-		r.leave.counting.flows = 7
-		all[0].Idle, all[0].Unanswered = 27*time.Minute, 6
-		for want, clients := range map[string][]pando.Client{
-			"waits for 7 connections, the most silent idle 27m, of 192.0.2.1:1000 " +
-				"(no answer to 6 probes)": all,
-			"waits for 7 flows without a socket": nil,
-		} {
-			if got := r.leave.waitText(clients); !strings.HasPrefix(got, want) {
-				t.Errorf("%q, want %q", got, want)
-			}
-		}
-	})
 }
 
 // drain_max continues when the agent starts again, as for an upgrade. It began anew before.

@@ -70,18 +70,17 @@ type Config struct {
 
 // Branches are the branches of the instances of one host.
 type Branches struct {
-	Config
+	config   Config
 	dropping atomic.Bool // the branches of former instances
 	copies   *copies
-	*Carrier
 
 	mu     sync.Mutex
-	open   map[pando.InstanceID]*birth
+	open   map[pando.InstanceID]*opening
 	merges map[pando.ServiceKey]*merging
 }
 
-// birth is a branch that exists or is being created.
-type birth struct {
+// opening is a branch that exists or is being created.
+type opening struct {
 	service pando.ServiceKey
 	over    chan struct{} // closed once the branch exists or failed to open
 	branch  *state.Branch // nil until then, and after a failure
@@ -102,33 +101,9 @@ var ErrMoved = fmt.Errorf("%w: the service has moved", pando.ErrRefused)
 
 // New returns the branches of a host.
 func New(c Config) *Branches {
-	b := &Branches{
-		Config: c, open: map[pando.InstanceID]*birth{}, merges: map[pando.ServiceKey]*merging{},
+	return &Branches{
+		config: c, open: map[pando.InstanceID]*opening{}, merges: map[pando.ServiceKey]*merging{},
 		copies: newCopies(),
-	}
-	b.Carrier = &Carrier{b}
-	return b
-}
-
-// Bear announces the branch of an instance. The returned function creates it durably. Users of the
-// branch wait until that function has returned.
-func (b *Branches) Bear(
-	s pando.ServiceKey, i pando.InstanceID, revision int,
-) func(context.Context) {
-	n := &birth{service: s, over: make(chan struct{})}
-	b.mu.Lock()
-	b.open[i] = n
-	b.mu.Unlock()
-	return func(ctx context.Context) {
-		defer close(n.over)
-		branch, err := b.born(ctx, s, i, revision)
-		if err != nil {
-			b.Log.Error("open the state of an instance", "instance", i, "error", err)
-			return
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		n.branch = branch
 	}
 }
 
@@ -153,54 +128,6 @@ func (b *Branches) Of(ctx context.Context, i pando.InstanceID) (*state.Branch, e
 	return n.branch, nil
 }
 
-// Reopen returns the branch of an instance. It creates the branch if an earlier attempt failed.
-func (b *Branches) Reopen(
-	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
-) (*state.Branch, error) {
-	branch, err := b.Of(ctx, i)
-	if !errors.Is(err, ErrNoState) {
-		return branch, err
-	}
-	branch, err = b.bornOnce(ctx, s, i, revision)
-	if err != nil {
-		return nil, err
-	}
-	n := &birth{service: s, over: make(chan struct{}), branch: branch}
-	close(n.over)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.open[i] = n
-	return branch, nil
-}
-
-// born opens the branch of an instance. It waits for a main that is on no host that answers, at
-// most copyWaitMax.
-func (b *Branches) born(
-	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
-) (*state.Branch, error) {
-	until := b.Clock.Now().Add(copyWaitMax)
-	for {
-		news := b.Records.News()
-		branch, err := b.bornOnce(ctx, s, i, revision)
-		if !errors.Is(err, pando.ErrUnavailable) || !b.Clock.Now().Before(until) {
-			return branch, err
-		}
-		if werr := b.awaitNews(ctx, news); werr != nil {
-			return nil, werr
-		}
-	}
-}
-
-func (b *Branches) bornOnce(
-	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
-) (*state.Branch, error) {
-	main := b.Records.Main(s).V.Commit
-	if err := b.Bring(ctx, s, main); err != nil {
-		return nil, err
-	}
-	return b.repo(s, revision).Born(ctx, i, main)
-}
-
 // Forget releases the branch of an instance that is gone. The branch stays in the host's objects
 // unless Drop has removed it.
 func (b *Branches) Forget(i pando.InstanceID) {
@@ -213,8 +140,8 @@ func (b *Branches) Forget(i pando.InstanceID) {
 // repo returns the state of a service on this host, typed by the spec of one revision. An instance
 // merges by the spec of its own revision.
 func (b *Branches) repo(s pando.ServiceKey, revision int) *state.Repo {
-	return state.Open(b.Objects, s, b.Records.Types(s, revision)).With(b.Journals).
-		Shared(func() bool { return b.Records.Keeper(s).Modified > 0 })
+	return state.Open(b.config.Objects, s, b.config.Records.Types(s, revision)).With(b.config.Journals).
+		Shared(func() bool { return b.config.Records.Keeper(s).Modified > 0 })
 }
 
 // Settle records the position of each open branch. The branch of an instance that no longer writes
@@ -230,8 +157,46 @@ func (b *Branches) Settle(ctx context.Context) {
 	b.mu.Unlock()
 	for _, branch := range open {
 		if err := branch.Settle(ctx); err != nil && ctx.Err() == nil {
-			b.Log.Warn("where a branch is could not be noted; its history stays until it is",
+			b.config.Log.Warn("where a branch is could not be noted; its history stays until it is",
 				"error", err)
 		}
 	}
+}
+
+func (b *Branches) isOpen(i pando.InstanceID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, open := b.open[i]
+	return open
+}
+
+func (b *Branches) seatedHere(s pando.ServiceKey, i pando.InstanceID) bool {
+	h, seated := b.config.Records.Seat(s, i)
+	return seated && h == b.config.Host
+}
+
+// runs reports whether an instance has a record and its host has its lease.
+func (b *Branches) runs(s pando.ServiceKey, i pando.InstanceID) bool {
+	h, seated := b.config.Records.Seat(s, i)
+	if !seated {
+		return false
+	}
+	_, here := b.config.Records.Reach(h)
+	return here || h == b.config.Host
+}
+
+// collisionWait is how long a merge waits for the change that it collided with.
+const collisionWait = 50 * time.Millisecond
+
+// awaitNews waits for the change that a write collided with, at most collisionWait.
+func (b *Branches) awaitNews(ctx context.Context, news <-chan struct{}) error {
+	timer, stop := b.config.Clock.After(collisionWait)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-news:
+	case <-timer:
+	}
+	return nil
 }

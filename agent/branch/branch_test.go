@@ -155,7 +155,7 @@ func TestPushesAtOnceAreEachMergedOnce(t *testing.T) {
 
 func TestABranchIsAwaitedWhileItIsBorn(t *testing.T) {
 	inYard(t, func(y *yard) {
-		bear := y.Bear(web, "web-1", 1)
+		bear := y.Create(web, "web-1", 1)
 		got := make(chan error, 1)
 		go func() {
 			_, err := y.Of(y.ctx, "web-1")
@@ -219,7 +219,7 @@ func TestStrangersAreDroppedOnceTheDiskIsWhole(t *testing.T) {
 		y.hit("web-2")
 		disk := &badDisk{Objects: y.objects}
 		disk.failures.Store(5)
-		y.Objects = disk
+		y.config.Objects = disk
 		ended := make(chan struct{})
 		go func() { y.DropStrangers(y.ctx); close(ended) }()
 		synctest.Wait()
@@ -243,7 +243,7 @@ func TestDroppingStrangersEndsWithTheAgent(t *testing.T) {
 		y.hit("web-1")
 		disk := &badDisk{Objects: y.objects}
 		disk.failures.Store(1 << 40)
-		y.Objects = disk
+		y.config.Objects = disk
 		ctx, cancel := context.WithTimeout(y.ctx, time.Hour)
 		defer cancel()
 		y.DropStrangers(ctx)

@@ -70,19 +70,16 @@ func newCopies() *copies {
 	}
 }
 
-// Carrier carries the objects of states between the branches of this host and other hosts.
-type Carrier struct{ *Branches }
-
 // Commit commits the changes of an instance and returns once the commit is durable on every host
 // that keeps a copy of the state.
-func (b *Carrier) Commit(
+func (b *Branches) Commit(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, c pando.StateChange,
 ) (pando.ObjectID, error) {
 	branch, err := b.Of(ctx, i)
 	if err != nil {
 		return pando.ObjectID{}, err
 	}
-	id, err := branch.CommitChange(ctx, c, b.Clock.Now())
+	id, err := branch.CommitChange(ctx, c, b.config.Clock.Now())
 	if err != nil {
 		return id, err
 	}
@@ -95,27 +92,27 @@ func (b *Carrier) Commit(
 
 // Copied returns once the branch of an instance is on every host that keeps a copy of the state. It
 // returns at once for a state on one host.
-func (b *Carrier) Copied(
+func (b *Branches) Copied(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID,
 ) error {
-	k := b.Records.Keeper(s)
-	if k.Modified == 0 && b.Records.Copies(s) < 2 {
+	k := b.config.Records.Keeper(s)
+	if k.Modified == 0 && b.config.Records.Copies(s) < 2 {
 		return nil
 	}
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
-	timer, stop := b.Clock.After(copyWaitMax)
+	timer, stop := b.config.Clock.After(copyWaitMax)
 	defer stop()
 	for {
-		news := b.Records.News()
+		news := b.config.Records.News()
 		k, err := b.copyOnce(wait, s, i)
-		if err == nil && b.Records.Keeper(s).Modified == k.Modified {
+		if err == nil && b.config.Records.Keeper(s).Modified == k.Modified {
 			return nil
 		}
 		if err == nil {
 			continue // the copies have changed meanwhile
 		}
-		again, stopAgain := b.Clock.After(shipAgain)
+		again, stopAgain := b.config.Clock.After(shipAgain)
 		select {
 		case <-ctx.Done():
 			stopAgain()
@@ -132,10 +129,10 @@ func (b *Carrier) Copied(
 
 // copyOnce sends the branch of an instance to all hosts that must have it, by the keeper's record
 // that it returns.
-func (b *Carrier) copyOnce(
+func (b *Branches) copyOnce(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID,
 ) (world.Versioned[pando.Keeper], error) {
-	k := b.Records.Keeper(s)
+	k := b.config.Records.Keeper(s)
 	switch {
 	case k.Modified == 0:
 		return k, fmt.Errorf("%w: control has not chosen the hosts yet", ErrUncopied)
@@ -143,11 +140,11 @@ func (b *Carrier) copyOnce(
 		return k, fmt.Errorf("%w: %d of %d; `pando why %s --pending` names the reason",
 			ErrUncopied, len(k.V.Copies), k.V.Want, s)
 	}
-	to := k.V.Receivers(b.Host)
+	to := k.V.Receivers(b.config.Host)
 	if len(to) == 0 {
 		return k, nil
 	}
-	refs, err := state.RefsOf(b.Objects, s, i)
+	refs, err := state.RefsOf(b.config.Objects, s, i)
 	if err != nil {
 		return k, err
 	}
@@ -161,12 +158,12 @@ func (b *Carrier) copyOnce(
 }
 
 // ship sends the refs of a branch with their objects to one host.
-func (b *Carrier) ship(ctx context.Context, k pando.Keeper, to pando.HostName,
+func (b *Branches) ship(ctx context.Context, k pando.Keeper, to pando.HostName,
 	i pando.InstanceID, refs map[string]pando.ObjectID) error {
 	ctx, cancel := context.WithTimeout(ctx, shipWaitMax)
 	defer cancel()
 	c := copyOf{k.Service, to}
-	head := pando.Shipment{Service: k.Service, From: b.Host, Epoch: k.Epoch, Refs: refs, Instance: i}
+	head := pando.Shipment{Service: k.Service, From: b.config.Host, Epoch: k.Epoch, Refs: refs, Instance: i}
 	last := b.copies.last(c, i)
 	if last.epoch == k.Epoch && maps.Equal(last.refs, refs) {
 		return nil
@@ -177,15 +174,15 @@ func (b *Carrier) ship(ctx context.Context, k pando.Keeper, to pando.HostName,
 	} else {
 		b.copies.took(c, i, taken{}) // the next shipment begins with a question
 	}
-	b.copies.tried(c, err, b.Clock.Now())
+	b.copies.tried(c, err, b.config.Clock.Now())
 	return err
 }
 
 // send sends a shipment. If the receiver lacks a commit on which the objects rest, it sends again
 // on the commits in the receipt.
-func (b *Carrier) send(ctx context.Context, c copyOf, head pando.Shipment,
+func (b *Branches) send(ctx context.Context, c copyOf, head pando.Shipment,
 	held state.Held, pace func(io.Writer) io.Writer) error {
-	h, ok := b.Records.Reach(c.host)
+	h, ok := b.config.Records.Reach(c.host)
 	if !ok {
 		return fmt.Errorf("%w: host %s, which keeps a copy of the state of %s, is away",
 			pando.ErrUnreachable, c.host, c.service)
@@ -202,17 +199,17 @@ func (b *Carrier) send(ctx context.Context, c copyOf, head pando.Shipment,
 			one.Refs = nil
 		} else {
 			var err error
-			if lacks, err = state.Missing(b.Objects, c.service, want, held); err != nil {
+			if lacks, err = state.Missing(b.config.Objects, c.service, want, held); err != nil {
 				return err
 			}
 			one.Have, one.Edge, one.Open = b.known(held.Commits), lacks.Edge, lacks.Open
 			one.Seen, one.Asked = held.Edge, asked
 		}
-		got, err := b.Peers.ShipState(ctx, h, func(w io.Writer) error {
+		got, err := b.config.Peers.ShipState(ctx, h, func(w io.Writer) error {
 			if pace != nil {
 				w = pace(w)
 			}
-			return state.WriteBundle(w, one, b.Objects, lacks.Objects)
+			return state.WriteBundle(w, one, b.config.Objects, lacks.Objects)
 		})
 		if err == nil {
 			err = b.heed(ctx, c, head, got)
@@ -231,7 +228,7 @@ func (b *Carrier) send(ctx context.Context, c copyOf, head pando.Shipment,
 
 // heed returns the reason in a receipt to send again later. It notes a
 // merge of the branch by another host.
-func (b *Carrier) heed(
+func (b *Branches) heed(
 	ctx context.Context, c copyOf, head pando.Shipment, got pando.Receipt,
 ) error {
 	switch {
@@ -243,10 +240,10 @@ func (b *Carrier) heed(
 	case got.Merged.IsZero() || head.Instance == "":
 		return nil
 	}
-	if _, _, err := b.Objects.Object(got.Merged); err != nil {
+	if _, _, err := b.config.Objects.Object(got.Merged); err != nil {
 		return nil // it is about commits that this host has lost
 	}
-	news, err := state.SetMerged(ctx, b.Objects, c.service, head.Instance, got.Merged)
+	news, err := state.SetMerged(ctx, b.config.Objects, c.service, head.Instance, got.Merged)
 	if err != nil || !news {
 		return err
 	}
@@ -254,9 +251,9 @@ func (b *Carrier) heed(
 }
 
 // known returns the commits that this host has too: only those made the shipment smaller.
-func (b *Carrier) known(all []pando.ObjectID) []pando.ObjectID {
+func (b *Branches) known(all []pando.ObjectID) []pando.ObjectID {
 	return slices.DeleteFunc(slices.Clone(all), func(id pando.ObjectID) bool {
-		_, _, err := b.Objects.Object(id)
+		_, _, err := b.config.Objects.Object(id)
 		return err != nil
 	})
 }

@@ -19,7 +19,7 @@ func TestACommitWithTwoCopiesSurvivesItsHost(t *testing.T) {
 	inTown(t, 3, 2, func(c *town) {
 		c.await("whole", c.whole)
 		a := c.hosts["h1"]
-		c.born(a, "web-1")
+		c.create(a, "web-1")
 		for n := range 5 {
 			if err := a.hit("web-1", fmt.Sprint("line ", n)); err != nil {
 				t.Fatal(err)
@@ -56,7 +56,7 @@ func TestInstancesOnSeveralHostsPushIntoOneMain(t *testing.T) {
 		var all sync.WaitGroup
 		for n, name := range []pando.HostName{"h1", "h2", "h3", "h4"} {
 			h, i := c.hosts[name], pando.InstanceID(fmt.Sprint("web-", n))
-			c.born(h, i)
+			c.create(h, i)
 			all.Go(func() {
 				for m := range 10 {
 					if err := errors.Join(h.hit(i, fmt.Sprint(i, " ", m)), h.push(i)); err != nil {
@@ -86,7 +86,7 @@ func TestInstancesOnSeveralHostsPushIntoOneMain(t *testing.T) {
 func TestACommitWaitsForItsCopies(t *testing.T) {
 	inTown(t, 1, 2, func(c *town) {
 		a := c.hosts["h1"]
-		c.born(a, "web-1")
+		c.create(a, "web-1")
 		began := time.Now()
 		err := a.hit("web-1", "one")
 		if !errors.Is(err, ErrUncopied) || time.Since(began) < copyWaitMax {
@@ -108,7 +108,7 @@ func TestASilentCopyIsReplaced(t *testing.T) {
 		other := c.kept().Copies[1]
 		c.change(func() { c.cut[[2]pando.HostName{"h1", other}] = true })
 		a := c.hosts["h1"]
-		c.born(a, "web-1")
+		c.create(a, "web-1")
 		deciding := make(chan struct{})
 		go func() {
 			defer close(deciding)

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/turn"
 	"pando.run/pando/state"
 	"pando.run/pando/test/failpoint"
 )
-
-// collisionWait is how long a merge waits for the change that it collided with.
-const collisionWait = 50 * time.Millisecond
 
 // Push merges the committed part of an instance's branch into main.
 func (b *Branches) Push(
@@ -46,7 +42,7 @@ func (b *Branches) Pull(
 	if err := b.Bring(ctx, s, main.Commit); err != nil {
 		return pando.MergeResult{}, err
 	}
-	result, err := branch.Pull(ctx, main.Commit, b.Clock.Now())
+	result, err := branch.Pull(ctx, main.Commit, b.config.Clock.Now())
 	return result, b.moved(main, err)
 }
 
@@ -54,9 +50,9 @@ func (b *Branches) Pull(
 // records are enough. The records of a state with copies may be older than a push on another host.
 func (b *Branches) newest(ctx context.Context, s pando.ServiceKey) (pando.StateHead, error) {
 	if !b.several(s) {
-		return b.Records.Main(s).V, nil
+		return b.config.Records.Main(s).V, nil
 	}
-	main, err := b.Records.Newest(ctx, s)
+	main, err := b.config.Records.Newest(ctx, s)
 	if err != nil {
 		return main, fmt.Errorf("read the newest commit of %s: %w", s, err)
 	}
@@ -72,7 +68,7 @@ func (b *Branches) Merged(
 	if err != nil {
 		return false, err
 	}
-	main := b.Records.Main(s).V
+	main := b.config.Records.Main(s).V
 	if err := b.Bring(ctx, s, main.Commit); err != nil {
 		return false, err
 	}
@@ -92,13 +88,13 @@ func (b *Branches) merge(
 		return pando.MergeResult{}, err
 	}
 	defer give()
-	until := b.Clock.Now().Add(copyWaitMax)
+	until := b.config.Clock.Now().Add(copyWaitMax)
 	for {
-		news := b.Records.News()
+		news := b.config.Records.News()
 		to, result, err := b.offer(ctx, s, branch)
 		late := errors.Is(err, pando.ErrNotReady) || errors.Is(err, pando.ErrUnavailable)
 		if errors.Is(err, pando.ErrConflict) ||
-			late && b.several(s) && b.Clock.Now().Before(until) {
+			late && b.several(s) && b.config.Clock.Now().Before(until) {
 			if err := b.awaitNews(ctx, news); err != nil {
 				return result, err
 			}
@@ -122,7 +118,7 @@ func (b *Branches) merge(
 func (b *Branches) offer(
 	ctx context.Context, s pando.ServiceKey, branch *state.Branch,
 ) (pando.ObjectID, pando.MergeResult, error) {
-	head, now := b.Records.Main(s), b.Clock.Now()
+	head, now := b.config.Records.Main(s), b.config.Clock.Now()
 	if err := b.Bring(ctx, s, head.V.Commit); err != nil {
 		return head.V.Commit, pando.MergeResult{}, err
 	}
@@ -138,7 +134,7 @@ func (b *Branches) offer(
 	}
 	failpoint.Hit("merge written")
 	next := pando.StateHead{
-		Service: s, Commit: to, Host: b.Host, At: now, Merges: head.V.Merges + 1,
+		Service: s, Commit: to, Host: b.config.Host, At: now, Merges: head.V.Merges + 1,
 	}
 	conds := []pando.Condition{{Key: next.Key(), Modified: head.Modified}}
 	if b.several(s) {
@@ -149,13 +145,13 @@ func (b *Branches) offer(
 		failpoint.Hit("merge copied")
 		next.Host, conds = k.V.Host, append(conds, k.If())
 	}
-	_, err = b.Records.Commit(ctx, pando.Txn{If: conds, Put: []pando.Stored{next}})
+	_, err = b.config.Records.Commit(ctx, pando.Txn{If: conds, Put: []pando.Stored{next}})
 	return to, result, err
 }
 
 // several reports whether the state of a service is on several hosts, or will be.
 func (b *Branches) several(s pando.ServiceKey) bool {
-	return b.Records.Keeper(s).Modified > 0 || b.Records.Copies(s) > 1
+	return b.config.Records.Keeper(s).Modified > 0 || b.config.Records.Copies(s) > 1
 }
 
 // takeTurn waits until no other merge into the main of a service runs.
@@ -182,28 +178,15 @@ func (b *Branches) takeTurn(ctx context.Context, s pando.ServiceKey) (give func(
 	return func() { m.turn.Give(); leave() }, nil
 }
 
-// awaitNews waits for the change that a write collided with, at most collisionWait.
-func (b *Branches) awaitNews(ctx context.Context, news <-chan struct{}) error {
-	timer, stop := b.Clock.After(collisionWait)
-	defer stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-news:
-	case <-timer:
-	}
-	return nil
-}
-
 // moved explains a missing object when main is on another host. The service moved there and pushed
 // while this host was away. Objects do not follow. Only a service without a `state:` in its spec
 // moves.
 func (b *Branches) moved(main pando.StateHead, err error) error {
-	if main.Host == b.Host || b.several(main.Service) || !errors.Is(err, pando.ErrNotFound) {
+	if main.Host == b.config.Host || b.several(main.Service) || !errors.Is(err, pando.ErrNotFound) {
 		return err
 	}
 	return fmt.Errorf("%w: its state is on %s, and commits of %s stay there, unmerged;"+
-		" a spec that names a `state:` keeps a service at home", ErrMoved, main.Host, b.Host)
+		" a spec that names a `state:` keeps a service at home", ErrMoved, main.Host, b.config.Host)
 }
 
 // Drop discards the branch of an instance without a record. It first merges the rest of the branch
@@ -216,9 +199,9 @@ func (b *Branches) Drop(ctx context.Context, s pando.ServiceKey, i pando.Instanc
 func (b *Branches) drop(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, note bool,
 ) error {
-	target, known := b.Records.Target(s)
-	main := b.Records.Main(s)
-	branch, err := b.bornOnce(ctx, s, i, target)
+	target, known := b.config.Records.Target(s)
+	main := b.config.Records.Main(s)
+	branch, err := b.createOnce(ctx, s, i, target)
 	if err != nil {
 		return err
 	}

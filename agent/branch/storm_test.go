@@ -51,7 +51,7 @@ func (c *town) storm(d *rand.Rand) int {
 		actors.Go(func() {
 			for life := 0; !over(); life++ {
 				i := pando.InstanceID(fmt.Sprintf("web-%s-%d", name, life))
-				c.born(h, i)
+				c.create(h, i)
 				for n := 0; !over() && dice.IntN(30) > 0; n++ {
 					line := fmt.Sprint(i, " ", n)
 					mu.Lock()

@@ -30,9 +30,9 @@ func (b *Branches) DropStrangers(ctx context.Context) {
 			return
 		}
 		if wait == strangersWaitMin && ctx.Err() == nil {
-			b.Log.Warn("branches without an instance are left: it is tried again", "error", err)
+			b.config.Log.Warn("branches without an instance are left: it is tried again", "error", err)
 		}
-		if pando.Sleep(ctx, b.Clock, wait) != nil {
+		if pando.Sleep(ctx, b.config.Clock, wait) != nil {
 			return
 		}
 	}
@@ -41,13 +41,13 @@ func (b *Branches) DropStrangers(ctx context.Context) {
 // dropStrangers makes one attempt, and returns the errors of the branches that are left. The branch
 // of a service that has moved stays.
 func (b *Branches) dropStrangers(ctx context.Context) error {
-	services, err := state.Services(b.Objects)
+	services, err := state.Services(b.config.Objects)
 	errs := []error{err}
 	for _, s := range services {
-		branches, err := state.Branches(b.Objects, s)
+		branches, err := state.Branches(b.config.Objects, s)
 		errs = append(errs, err)
 		for _, i := range slices.Sorted(maps.Keys(branches)) {
-			if b.Records.Alive(i) || b.several(s) {
+			if b.config.Records.Alive(i) || b.several(s) {
 				continue // Tend drops those of a state on several hosts
 			}
 			if err := b.Drop(ctx, s, i); !errors.Is(err, ErrMoved) {

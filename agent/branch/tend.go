@@ -30,25 +30,20 @@ const (
 // Tend keeps the states of this host on all hosts of their records, until ctx ends. A keeper sends
 // first copies to joining hosts, and merges the branches of lost hosts. A host that left the copies
 // drops its own.
-func (b *Branches) Tend(ctx context.Context) { (&tender{b}).run(ctx) }
-
-// tender is the loop that keeps the copies.
-type tender struct{ *Branches }
-
-func (b *tender) run(ctx context.Context) {
+func (b *Branches) Tend(ctx context.Context) {
 	var repairs sync.WaitGroup
 	defer repairs.Wait()
 	slots := make(chan struct{}, repairsMax)
-	for pando.Sleep(ctx, b.Clock, tendEvery) == nil {
-		news := b.Records.News()
-		for _, k := range b.Records.Keepers() {
-			if k.V.Host == b.Host {
+	for pando.Sleep(ctx, b.config.Clock, tendEvery) == nil {
+		news := b.config.Records.News()
+		for _, k := range b.config.Records.Keepers() {
+			if k.V.Host == b.config.Host {
 				b.repair(ctx, k, slots, &repairs)
 				b.report(ctx, k)
 			}
 			b.tidy(ctx, k.V)
 		}
-		timer, stop := b.Clock.After(tendRest)
+		timer, stop := b.config.Clock.After(tendRest)
 		select {
 		case <-ctx.Done():
 		case <-news:
@@ -59,7 +54,7 @@ func (b *tender) run(ctx context.Context) {
 }
 
 // repair starts a first copy for each joining host, as many as there are free slots.
-func (b *tender) repair(ctx context.Context, k world.Versioned[pando.Keeper],
+func (b *Branches) repair(ctx context.Context, k world.Versioned[pando.Keeper],
 	slots chan struct{}, repairs *sync.WaitGroup) {
 	for _, h := range k.V.Joining {
 		c := copyOf{k.V.Service, h}
@@ -75,7 +70,7 @@ func (b *tender) repair(ctx context.Context, k world.Versioned[pando.Keeper],
 		repairs.Go(func() {
 			defer func() { <-slots; b.copies.end(c) }()
 			if err := b.admit(ctx, c); err != nil && ctx.Err() == nil {
-				b.Log.Warn("a copy of a state is not complete yet; it is tried again",
+				b.config.Log.Warn("a copy of a state is not complete yet; it is tried again",
 					"service", c.service, "host", c.host, "error", err)
 			}
 		})
@@ -102,21 +97,21 @@ func (c *copies) end(of copyOf) {
 // admit sends a joining host main and every branch, and then writes that the host keeps a copy. The
 // write fails if main or the copies have changed since main was read. Commits since the host's
 // joining reach it by themselves, because this host refuses those with an older record.
-func (b *tender) admit(ctx context.Context, c copyOf) error {
+func (b *Branches) admit(ctx context.Context, c copyOf) error {
 	if err := b.sendFirst(ctx, c); err != nil { // most of the bytes
 		return err
 	}
 	b.copies.salvaging.Lock()
 	defer b.copies.salvaging.Unlock()
 	for {
-		news := b.Records.News()
-		k := b.Records.Keeper(c.service)
-		if k.V.Host != b.Host || !slices.Contains(k.V.Joining, c.host) {
+		news := b.config.Records.News()
+		k := b.config.Records.Keeper(c.service)
+		if k.V.Host != b.config.Host || !slices.Contains(k.V.Joining, c.host) {
 			return nil
 		}
-		head := b.Records.Main(c.service)
+		head := b.config.Records.Main(c.service)
 		if err := b.sendAll(ctx, c, k.V, head.V.Commit); err != nil {
-			b.copies.tried(c, err, b.Clock.Now())
+			b.copies.tried(c, err, b.config.Clock.Now())
 			return err
 		}
 		failpoint.Hit("copy sent")
@@ -124,9 +119,9 @@ func (b *tender) admit(ctx context.Context, c copyOf) error {
 		next.Joining = slices.DeleteFunc(slices.Clone(k.V.Joining),
 			func(h pando.HostName) bool { return h == c.host })
 		next.Copies = append(slices.Clone(k.V.Copies), c.host)
-		next.Epoch, next.At = k.V.Epoch+1, b.Clock.Now()
+		next.Epoch, next.At = k.V.Epoch+1, b.config.Clock.Now()
 		next.Reason = fmt.Sprintf("%s has all commits", c.host)
-		_, err := b.Records.Commit(ctx, pando.Txn{Put: []pando.Stored{next}, If: []pando.Condition{
+		_, err := b.config.Records.Commit(ctx, pando.Txn{Put: []pando.Stored{next}, If: []pando.Condition{
 			k.If(), {Key: pando.HeadKey(c.service), Modified: head.Modified}}})
 		if !errors.Is(err, pando.ErrConflict) {
 			return err
@@ -138,28 +133,28 @@ func (b *tender) admit(ctx context.Context, c copyOf) error {
 }
 
 // sendFirst sends main and every branch once, before the sending that counts.
-func (b *tender) sendFirst(ctx context.Context, c copyOf) error {
-	k := b.Records.Keeper(c.service)
-	if k.V.Host != b.Host || !slices.Contains(k.V.Joining, c.host) {
+func (b *Branches) sendFirst(ctx context.Context, c copyOf) error {
+	k := b.config.Records.Keeper(c.service)
+	if k.V.Host != b.config.Host || !slices.Contains(k.V.Joining, c.host) {
 		return nil
 	}
-	err := b.sendAll(ctx, c, k.V, b.Records.Main(c.service).V.Commit)
+	err := b.sendAll(ctx, c, k.V, b.config.Records.Main(c.service).V.Commit)
 	if err != nil {
-		b.copies.tried(c, err, b.Clock.Now())
+		b.copies.tried(c, err, b.config.Clock.Now())
 	}
 	return err
 }
 
 // sendAll sends main and every branch of this host to another one.
-func (b *tender) sendAll(
+func (b *Branches) sendAll(
 	ctx context.Context, c copyOf, k pando.Keeper, main pando.ObjectID,
 ) error {
-	pace := func(w io.Writer) io.Writer { return &paced{w: w, ctx: ctx, clock: b.Clock} }
+	pace := func(w io.Writer) io.Writer { return &paced{w: w, ctx: ctx, clock: b.config.Clock} }
 	if err := b.Bring(ctx, c.service, main); err != nil {
 		return err
 	}
-	head := pando.Shipment{Service: c.service, From: b.Host, Epoch: k.Epoch}
-	notes, err := state.Notes(b.Objects, c.service)
+	head := pando.Shipment{Service: c.service, From: b.config.Host, Epoch: k.Epoch}
+	notes, err := state.Notes(b.config.Objects, c.service)
 	if err != nil {
 		return err
 	}
@@ -171,12 +166,12 @@ func (b *tender) sendAll(
 			return err
 		}
 	}
-	branches, err := state.Branches(b.Objects, c.service)
+	branches, err := state.Branches(b.config.Objects, c.service)
 	if err != nil {
 		return err
 	}
 	for _, i := range slices.Sorted(maps.Keys(branches)) {
-		if head.Refs, err = state.RefsOf(b.Objects, c.service, i); err != nil {
+		if head.Refs, err = state.RefsOf(b.config.Objects, c.service, i); err != nil {
 			return err
 		}
 		if len(head.Refs) == 0 {
@@ -210,12 +205,12 @@ func (p *paced) Write(b []byte) (int, error) {
 }
 
 // report names the copies that hold their lease and take no commits. Control then drops them.
-func (b *tender) report(ctx context.Context, k world.Versioned[pando.Keeper]) {
+func (b *Branches) report(ctx context.Context, k world.Versioned[pando.Keeper]) {
 	next := k.V
-	for _, h := range k.V.Receivers(b.Host) {
+	for _, h := range k.V.Receivers(b.config.Host) {
 		since := b.copies.silentSince(copyOf{k.V.Service, h})
-		if _, here := b.Records.Reach(h); !here || since.IsZero() || slices.Contains(next.Silent, h) ||
-			b.Clock.Now().Sub(since) < silentMax {
+		if _, here := b.config.Records.Reach(h); !here || since.IsZero() || slices.Contains(next.Silent, h) ||
+			b.config.Clock.Now().Sub(since) < silentMax {
 			continue
 		}
 		next.Silent = append(slices.Clone(next.Silent), h)
@@ -224,68 +219,53 @@ func (b *tender) report(ctx context.Context, k world.Versioned[pando.Keeper]) {
 	if len(next.Silent) == len(k.V.Silent) {
 		return
 	}
-	next.Epoch, next.At = k.V.Epoch+1, b.Clock.Now()
-	_, err := b.Records.Commit(ctx,
+	next.Epoch, next.At = k.V.Epoch+1, b.config.Clock.Now()
+	_, err := b.config.Records.Commit(ctx,
 		pando.Txn{If: []pando.Condition{k.If()}, Put: []pando.Stored{next}})
 	if err != nil && !errors.Is(err, pando.ErrConflict) && ctx.Err() == nil {
-		b.Log.Warn("a silent copy of a state could not be reported", "service", k.V.Service, "error", err)
+		b.config.Log.Warn("a silent copy of a state could not be reported", "service", k.V.Service, "error", err)
 	}
 }
 
 // tidy handles the branches of instances that are not here. The keeper merges those of lost hosts.
 // A host without a copy drops all. Other copies wait until main contains them (see state.Trim).
-func (b *tender) tidy(ctx context.Context, k pando.Keeper) {
-	if k.Host != b.Host && k.Holds(b.Host) {
+func (b *Branches) tidy(ctx context.Context, k pando.Keeper) {
+	if k.Host != b.config.Host && k.Holds(b.config.Host) {
 		return
 	}
-	branches, err := state.Branches(b.Objects, k.Service)
+	branches, err := state.Branches(b.config.Objects, k.Service)
 	if err != nil {
-		b.Log.Warn("list the branches of a state", "service", k.Service, "error", err)
+		b.config.Log.Warn("list the branches of a state", "service", k.Service, "error", err)
 		return
 	}
-	target, _ := b.Records.Target(k.Service)
-	_, _, read := b.Records.Heads()
+	target, _ := b.config.Records.Target(k.Service)
+	_, _, read := b.config.Records.Heads()
 	for _, i := range slices.Sorted(maps.Keys(branches)) {
-		_, seated := b.Records.Seat(k.Service, i)
+		_, seated := b.config.Records.Seat(k.Service, i)
 		switch {
-		case b.Records.Alive(i), b.isOpen(i):
+		case b.config.Records.Alive(i), b.isOpen(i):
 			continue
-		case k.Host != b.Host && !b.seatedHere(k.Service, i):
+		case k.Host != b.config.Host && !b.seatedHere(k.Service, i):
 			if read { // else the host's own instances are not read yet
 				err = b.release(ctx, k.Service, i)
 			}
-		case len(b.Records.Types(k.Service, target)) == 0: // the spec has not arrived
+		case len(b.config.Records.Types(k.Service, target)) == 0: // the spec has not arrived
 			continue
 		case k.Whole() && !b.runs(k.Service, i):
 			err = b.salvage(ctx, k.Service, i, seated)
 		}
 		if err != nil && ctx.Err() == nil {
-			b.Log.Warn("the branch of an instance that is gone is left; it is tried again",
+			b.config.Log.Warn("the branch of an instance that is gone is left; it is tried again",
 				"instance", i, "error", err)
 			return
 		}
 	}
 }
 
-// runs reports whether an instance has a record and its host has its lease.
-func (b *Branches) runs(s pando.ServiceKey, i pando.InstanceID) bool {
-	h, seated := b.Records.Seat(s, i)
-	if !seated {
-		return false
-	}
-	_, here := b.Records.Reach(h)
-	return here || h == b.Host
-}
-
-func (b *Branches) seatedHere(s pando.ServiceKey, i pando.InstanceID) bool {
-	h, seated := b.Records.Seat(s, i)
-	return seated && h == b.Host
-}
-
 // salvage merges a branch of another host and drops it. If the instance has a record, its host may
 // come back with the branch, so a note stays. No trim runs meanwhile, because a shipment of that
 // host may replace the refs of the merge.
-func (b *tender) salvage(
+func (b *Branches) salvage(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, seated bool,
 ) error {
 	b.copies.salvaging.Lock()
@@ -297,22 +277,15 @@ func (b *tender) salvage(
 
 // release drops the refs of a branch unless this host keeps a copy by now. No shipment is stored
 // meanwhile.
-func (b *tender) release(
+func (b *Branches) release(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID,
 ) error {
 	if !b.copies.whole.TryLock() {
 		return nil // it is tried again
 	}
 	defer b.copies.whole.Unlock()
-	if b.Records.Keeper(s).V.Holds(b.Host) {
+	if b.config.Records.Keeper(s).V.Holds(b.config.Host) {
 		return nil
 	}
-	return state.Release(ctx, b.Objects, s, i)
-}
-
-func (b *Branches) isOpen(i pando.InstanceID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, open := b.open[i]
-	return open
+	return state.Release(ctx, b.config.Objects, s, i)
 }

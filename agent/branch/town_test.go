@@ -328,8 +328,8 @@ func (w wire) FetchState(
 	return io.NopCloser(strings.NewReader(text.String())), nil
 }
 
-// born seats an instance on a host.
-func (c *town) born(h *townHost, i pando.InstanceID) {
+// create seats an instance on a host.
+func (c *town) create(h *townHost, i pando.InstanceID) {
 	c.change(func() { c.seats[i] = h.name })
 }
 

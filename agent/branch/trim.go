@@ -13,24 +13,24 @@ import (
 // if main contains the branch of an ended instance. It returns when ctx ends.
 func (b *Branches) TrimOften(ctx context.Context) {
 	last := int64(0)
-	for pando.Sleep(ctx, b.Clock, b.TrimEvery) == nil {
-		heads, merges, ok := b.Records.Heads()
+	for pando.Sleep(ctx, b.config.Clock, b.config.TrimEvery) == nil {
+		heads, merges, ok := b.config.Records.Heads()
 		if !ok {
 			continue
 		}
 		b.Settle(ctx)
 		known := state.Known{
-			Heads: heads, Alive: b.Records.Alive, Elsewhere: b.runs,
+			Heads: heads, Alive: b.config.Records.Alive, Elsewhere: b.runs,
 			Seated: func(s pando.ServiceKey, i pando.InstanceID) bool {
-				_, ok := b.Records.Seat(s, i)
+				_, ok := b.config.Records.Seat(s, i)
 				return ok
 			},
 		}
 		done, err := b.trim(ctx, known, merges == last)
 		if err != nil {
 			if !errors.Is(err, context.Canceled) {
-				b.Log.Warn("states could not be trimmed; it is tried again",
-					"in", b.TrimEvery, "error", err)
+				b.config.Log.Warn("states could not be trimmed; it is tried again",
+					"in", b.config.TrimEvery, "error", err)
 			}
 			continue
 		}
@@ -38,7 +38,7 @@ func (b *Branches) TrimOften(ctx context.Context) {
 			continue
 		}
 		last = merges
-		b.Log.Info("states trimmed", "objects", done.Objects, "branches", done.Branches)
+		b.config.Log.Info("states trimmed", "objects", done.Objects, "branches", done.Branches)
 	}
 }
 
@@ -51,7 +51,7 @@ func (b *Branches) trim(
 	ctx context.Context, known state.Known, idle bool,
 ) (state.Trimmed, error) {
 	for !b.copies.whole.TryLock() {
-		if err := pando.Sleep(ctx, b.Clock, trimAgain); err != nil {
+		if err := pando.Sleep(ctx, b.config.Clock, trimAgain); err != nil {
 			return state.Trimmed{}, err
 		}
 	}
@@ -59,11 +59,11 @@ func (b *Branches) trim(
 	buried := 0
 	if idle {
 		var err error
-		if buried, err = state.Bury(ctx, b.Objects, known); err != nil || buried == 0 {
+		if buried, err = state.Bury(ctx, b.config.Objects, known); err != nil || buried == 0 {
 			return state.Trimmed{}, err
 		}
 	}
-	done, err := state.Trim(ctx, b.Objects, known, b.Keep, b.Clock.Now())
+	done, err := state.Trim(ctx, b.config.Objects, known, b.config.Keep, b.config.Clock.Now())
 	done.Branches += buried
 	return done, err
 }

@@ -2,7 +2,8 @@
 //
 // A Book is the memory of the count: the newest reading of each instance, the open work by tenant
 // and hour, and one sealed batch on its way to the leader. It is saved before a batch leaves the
-// host, so a batch has the same content after a kill. It never reads a clock, a cgroup or a link.
+// host, so a batch has the same content after a kill. It never reads a clock, a cgroup or a link: a
+// Reader does, and keeps the book.
 package work
 
 import (

@@ -46,7 +46,7 @@ func FuzzDeploy(f *testing.F) {
 func FuzzSelf(f *testing.F) {
 	h := open(f)
 	st := h.serving()
-	handler := api.SelfHandler(h.agent, st.Instances[0].ID)
+	handler := api.SelfHandler(h.agent.Self(), st.Instances[0].ID)
 	methods := []string{"GET", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
 	for _, s := range []struct {
 		method     uint8

@@ -57,18 +57,20 @@ func open(t testing.TB) *house {
 		Runs: true}
 	host.Instances4, host.Instances6 = pando.InstanceRange(0)
 	h.agent = agent.New(agent.Config{
-		Host: host, Registry: h.registry, Sandboxes: sim.NewSandboxes(1, stays, 0, 0, steering),
-		Steering: steering,
-		Prober:   prober{}, Peers: peers, Objects: sim.NewObjects(), Clock: sim.Clock{}, IDs: ids,
-		Log: log, Serve: api.SelfHandler,
-		OpenLog: func(
-			_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ pando.LogQuery,
-		) (pando.LogLines, error) {
-			l := pando.LogLine{At: time.Unix(1, 0), Instance: i, Text: "a line of " + string(i)}
-			return logs.Slice([]pando.LogLine{l}), nil
-		},
+		Host: host, Clock: sim.Clock{}, IDs: ids, Log: log, Peers: peers,
+		Server: agent.Server{Registry: h.registry},
+		Programs: agent.Programs{Sandboxes: sim.NewSandboxes(1, stays, 0, 0, steering), Prober: prober{},
+			Serve: api.SelfHandler,
+			OpenLog: func(
+				_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ pando.LogQuery,
+			) (pando.LogLines, error) {
+				l := pando.LogLine{At: time.Unix(1, 0), Instance: i, Text: "a line of " + string(i)}
+				return logs.Slice([]pando.LogLine{l}), nil
+			}},
+		Packets: agent.Packets{Steering: steering},
+		States:  agent.States{Objects: sim.NewObjects()},
 	})
-	peers.Set("h1", h.agent)
+	peers.Set("h1", h.agent.HostAgent())
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{h.control.Run, h.agent.Run} {
 		wg.Go(func() { _ = run(ctx) })
@@ -164,7 +166,7 @@ func (h *house) serving() pando.ServiceStatus {
 
 // self serves the contract of an instance, as its own socket would.
 func (h *house) self(i pando.InstanceID) string {
-	s := httptest.NewServer(api.SelfHandler(h.agent, i))
+	s := httptest.NewServer(api.SelfHandler(h.agent.Self(), i))
 	h.Cleanup(s.Close)
 	return s.URL
 }

@@ -109,7 +109,7 @@ func TestAnInstanceLivesItsLife(t *testing.T) {
 func TestTheNumbersOfAnApplicationAreScraped(t *testing.T) {
 	h := open(t)
 	i := h.serving().Instances[0].ID
-	host := httptest.NewServer(api.HostMetrics(h.agent))
+	host := httptest.NewServer(api.HostMetrics(h.agent.Reporter()))
 	t.Cleanup(host.Close)
 	own := fmt.Sprintf(`pando_instance_metric{instance=%q,name="queue",service="web",`+
 		`tenant="default"} `, i)

@@ -217,22 +217,25 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	record.Joined = time.Now()
 	faults := h.c.faultsOf(fmt.Sprint(h.name, " life ", life))
 	a := agent.New(agent.Config{
-		Host: record, Registry: mortalRegistry{faultyRegistry{h.c.registry.As(h.name), faults}, m},
-		Peers: faultyPeers{h.c.peers.As(h.record.Name), faults},
-		Clock: sim.Clock{}, IDs: h.ids,
-		Sandboxes: mortalSandboxes{faultySandboxes{h.sandboxes, faults}, m, h.started},
-		Steering:  mortalSteering{faultySteering{h.steering, faults}, m, h.watchTable},
-		Objects:   mortalObjects{faultyObjects{h.objects, faults}, m},
-		TrimEvery: h.c.trimEvery, Keep: h.c.keep,
-		Prober: prober{}, Control: &askers{h.c, m, uint64(life)},
-		Books: mortalBooks{&h.books, m},
+		Host: record, Clock: sim.Clock{}, IDs: h.ids,
 		Log:   h.c.log.With("process", h.name, "life", life),
-		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+		Peers: faultyPeers{h.c.peers.As(h.record.Name), faults},
+		Server: agent.Server{
+			Registry: mortalRegistry{faultyRegistry{h.c.registry.As(h.name), faults}, m},
+			Control:  &askers{h.c, m, uint64(life)}},
+		Programs: agent.Programs{
+			Sandboxes: mortalSandboxes{faultySandboxes{h.sandboxes, faults}, m, h.started},
+			Prober:    prober{}, Books: mortalBooks{&h.books, m},
+			Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() }},
+		Packets: agent.Packets{
+			Steering: mortalSteering{faultySteering{h.steering, faults}, m, h.watchTable}},
+		States: agent.States{Objects: mortalObjects{faultyObjects{h.objects, faults}, m},
+			TrimEvery: h.c.trimEvery, Keep: h.c.keep},
 	})
 	h.mu.Lock()
 	h.agent = a
 	h.mu.Unlock()
-	h.c.peers.Set(h.record.Name, a)
+	h.c.peers.Set(h.record.Name, a.HostAgent())
 	return func(ctx context.Context) error {
 		defer func() {
 			h.mu.Lock()
@@ -303,7 +306,7 @@ func (h *host) self() (pando.Self, context.Context, error) {
 	if h.agent == nil || h.ctx.Err() != nil {
 		return nil, nil, fmt.Errorf("%w: connection refused", pando.ErrUnavailable)
 	}
-	return h.agent, h.ctx, nil
+	return h.agent.Self(), h.ctx, nil
 }
 
 // ask calls the agent as an application does. The call ends with the application or with the agent.

@@ -156,10 +156,12 @@ func oneAgent(r results, run bool) float64 {
 	if run {
 		steering := sim.NewSteering()
 		a := agent.New(agent.Config{
-			Host: pando.Host{Name: "elsewhere"}, Registry: store, Steering: steering,
-			Sandboxes: sim.NewSandboxes(1, nil, 0, 0, steering), Objects: sim.NewObjects(),
-			Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: &sim.IDs{}, Log: slog.New(slog.DiscardHandler),
-			Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
+			Host: pando.Host{Name: "elsewhere"}, Clock: sim.Clock{}, IDs: &sim.IDs{},
+			Log: slog.New(slog.DiscardHandler), Peers: sim.NewPeers(),
+			Server: agent.Server{Registry: store},
+			Programs: agent.Programs{Sandboxes: sim.NewSandboxes(1, nil, 0, 0, steering),
+				Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() }},
+			Packets: agent.Packets{Steering: steering}, States: agent.States{Objects: sim.NewObjects()},
 		})
 		go func() { ended <- a.Run(ctx) }()
 		for look := time.NewTicker(50 * time.Millisecond); ; <-look.C {

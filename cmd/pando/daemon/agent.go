@@ -98,18 +98,18 @@ func tend(ctx context.Context, p place) error {
 	}
 	resolvers := &dns.Silent{Clock: clock.Clock{}}
 	a := agent.New(agent.Config{
-		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
-		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
-		Link: uplink.New(p.Uplinks, clock.Clock{}).Busiest, Path: steering.Path,
-		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
-		Queues: uplink.Queues, Uplinks: p.Uplinks, Outbound: outbound(h, log),
-		Objects: objects, Journals: p.journals(), Images: images,
-		Kept: process.VolumesOf(sandboxes), Disk: process.DiskOf(sandboxes), Secrets: c.secrets(p, peers),
-		SnapshotKeys: c.snapshotKeys(p, peers), Clock: clock.Clock{}, IDs: names{}, Log: log,
-		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
-		Routers: speaker, Ends: endsFor(p, log), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
-		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
-		Logged: logged.figures, Worked: clock.Worked, Resolvers: resolvers.String,
+		Host: h, Clock: clock.Clock{}, IDs: names{}, Log: log, Peers: peers,
+		Server: agent.Server{Registry: c.registry, Control: c.leader(p, peers),
+			Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
+			Sightings: sighting.Folders{Data: p.Data, Run: p.Run}},
+		Programs: programs(p, sandboxes, images, log),
+		Packets: agent.Packets{Steering: steering, Liveness: others.liveness, Outbound: outbound(h, log),
+			Traffic: uplink.Traffic, Queues: uplink.Queues, Uplinks: p.Uplinks,
+			Link: uplink.New(p.Uplinks, clock.Clock{}).Busiest, Path: steering.Path},
+		VIPs: agent.VIPs{Announcer: announcer(p, log), Peers: peers, Flows: steering.Flows,
+			Routers: speaker, Ends: endsFor(p, log)},
+		States:  agent.States{Objects: objects, Journals: p.journals(), Git: git.Handler},
+		Process: agent.Process{Worked: clock.Worked, Logged: logged.figures, Resolvers: resolvers.String},
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
 	if err != nil {
@@ -124,6 +124,18 @@ func tend(ctx context.Context, p place) error {
 	return together(ctx, jobs...)
 }
 
+// programs returns the programs of a host, with what they have on it.
+func programs(
+	p place, sandboxes *process.Driver, images *image.Store, log *slog.Logger,
+) agent.Programs {
+	return agent.Programs{
+		Sandboxes: sandboxes, Prober: probe.New(), Images: images,
+		Snapshots: snapshotsIn(images, log), Volumes: process.VolumesOf(sandboxes),
+		Disk: process.DiskOf(sandboxes), Books: book.File(filepath.Join(p.Data, "work.json")),
+		Serve: api.SelfHandler, OpenLog: sandboxes.OpenLog,
+	}
+}
+
 // faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
 type faces struct{ forPeers, forOwn, metrics http.Handler }
 
@@ -131,10 +143,11 @@ func facesOf(
 	p place, a *agent.Agent, images *image.Store,
 	mayHave func(context.Context, pando.ImageQuestion) error, objects *bolt.Store,
 ) faces {
+	hosts := a.HostAgent()
 	images.Member = a.HasHostAt // addresses that no registry of a token may have
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), newLender(images, mayHave)), objects.Copy)
-	metrics := api.HostMetrics(a)
+		peer.VolumesHandler(peer.Handler(hosts), archiveOf(p)), a.VIPHolder()), hosts), newLender(images, mayHave)), objects.Copy)
+	metrics := api.HostMetrics(a.Reporter())
 	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
 	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}
 }

@@ -32,7 +32,7 @@ func (a *Authority) TenantToken(k access.TokenKey) (text string, secret []byte, 
 }
 
 // ReadTenantToken returns the name and the secret in the text of a token. It returns
-// pando.ErrBadToken for any other text, and never repeats the text.
+// access.ErrBadToken for any other text, and never repeats the text.
 func ReadTenantToken(text string) (k access.TokenKey, secret []byte, err error) {
 	k, body, err := readTenantToken(text)
 	if err != nil {
