@@ -113,15 +113,16 @@ func (c *crews) locate(r *runner, was, now pando.Link) {
 	}
 }
 
-// TenantAt returns the tenant of the instance of this host with an address.
-func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
+// InstanceAt returns the service of the instance of this host with an address, and its spec.
+func (c *crews) InstanceAt(a netip.Addr) (s pando.ServiceKey, spec pando.Spec, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, ok := c.at[a]
 	if !ok {
-		return "", false
+		return s, spec, false
 	}
-	return r.service.Tenant, true
+	spec, _ = c.world.SpecOf(r.service, r.shown.inst.Revision)
+	return r.service, spec, true
 }
 
 // statusOf returns the state of a runner, with a step of control that the runner has not received
