@@ -41,6 +41,8 @@ type Spec struct {
 	StopSeconds float64       `json:"stop_seconds,omitempty"`
 	Restart     RestartPolicy `json:"restart,omitempty"` // always
 	Ports       []Port        `json:"ports,omitempty"`
+	// Exposed adds the ports that the image exposes to Ports.
+	Exposed bool `json:"exposed,omitempty"`
 	// Endpoints are served in place of a program. The service has one instance for each.
 	Endpoints []External           `json:"endpoints,omitempty"`
 	Health    Health               `json:"health,omitzero"`

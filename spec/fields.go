@@ -286,6 +286,10 @@ var publishFields = []field{
 		def: "the VIP alone", example: `[443, "8080:80"]`, kind: hostPortsKind,
 		set: func(s *pando.Spec, v any) { s.Ports = append(s.Ports, v.([]pando.Port)...) },
 		get: func(s pando.Spec) any { return hostPortTexts(s.Ports) }},
+	{name: "exposed", doc: "Whether the VIP has the ports that the image exposes as well. No probe asks " +
+		"them.", def: "false", example: "true", kind: boolKind,
+		set: func(s *pando.Spec, v any) { s.Exposed = v.(bool) },
+		get: func(s pando.Spec) any { return s.Exposed }},
 }
 
 var startupFields = []field{

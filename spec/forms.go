@@ -103,6 +103,8 @@ var effects = []effect{
 	{"ports", ofJob, strings.Replace(noConnections, "%s", "ports", 1)},
 	{"publish.host", ofJob, strings.Replace(noConnections, "%s", "publish", 1)},
 	{"publish.host", ofPortless, `the service has no ports: add ports, such as ["80:8080"]`},
+	{"publish.exposed", ofProgram | ofVM | ofEndpoints, "without an image nothing is exposed: add ports"},
+	{"publish.exposed", ofJob, strings.Replace(noConnections, "%s", "publish", 1)},
 	{"endpoints", ofVM, ""},
 	{"endpoints", ofPortless, "nothing is published: add ports, such as [80:8080]"},
 	{"health", ofJob, noProbes},

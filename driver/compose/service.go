@@ -63,6 +63,8 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	c.namespace(s, &out)
 	c.walls(s, &out, at)
 	c.networks(s, &out)
+	// In Compose, other services reach every port. Those that the image exposes are known at the deploy.
+	out.Exposed = s.Image != "" && s.NetworkMode != "host" && s.NetworkMode != "none" && !out.IsJob()
 	for _, why := range strings.Split(message(spec.Check(out.WithDefaults())), "\n") {
 		if why != "" && len(c.problems) == 0 {
 			c.deny(at(), "%s", strings.TrimPrefix(why, pando.ErrInvalid.Error()+": "))

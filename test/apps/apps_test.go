@@ -170,7 +170,8 @@ func (c client) remove() {
 			c.Pando.Pando("rm", s.Service.String())
 		}
 	}
-	c.Await("no service of "+string(c.tenant), func() (string, bool) {
+	// The flows of a UDP service end when they are idle.
+	c.AwaitFor(4*labtest.Patience, "no service of "+string(c.tenant), func() (string, bool) {
 		left := []string{}
 		all, err := c.API(c.Host()).Services(c.Context())
 		for _, s := range all {

@@ -1,6 +1,7 @@
 """Installs WordPress, uploads a file and writes a post about it, or reads both: upload.py ADDRESS put|get."""
 import re
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
 import xmlrpc.client
@@ -10,7 +11,11 @@ site, verb = "http://" + sys.argv[1], sys.argv[2]
 
 def page(path, form=None):
     data = urllib.parse.urlencode(form).encode() if form else None
-    return urllib.request.urlopen(site + path, data, timeout=30).read().decode()
+    try:
+        return urllib.request.urlopen(site + path, data, timeout=30).read().decode()
+    except urllib.error.HTTPError as error:
+        text = re.sub("(?s)<style.*?</style>|<[^>]*>", "", error.read().decode())
+        sys.exit(" ".join(text.split()) or str(error))
 
 
 if verb == "put":
