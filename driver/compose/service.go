@@ -266,7 +266,8 @@ func (c *converter) walls(s types.ServiceConfig, out *pando.Spec, at func(...str
 		case bool(from.External):
 			out.StoredSecrets = append(out.StoredSecrets, pando.StoredSecret{Name: name})
 		case from.File == "":
-			c.deny(path, "has no file: write its value into a file of the host, and name it with file:")
+			c.deny(path, "has no file: store it by `pando secret set %s`, and write "+
+				"external: true; or write it into a file of the host, and name it with file:", name)
 		default:
 			if out.Secrets == nil {
 				out.Secrets = map[string]string{}
