@@ -43,9 +43,10 @@ test-all: ## what takes longer than `make test`: static checks, races, the long 
 	@deploy/deps
 	@deploy/test-all $(STATICCHECK)
 
-apps: programs ## twelve applications by their own Compose files: deployed, used, restarted, rolled out
+apps: programs ## eighteen applications by their own Compose files: used, rolled out, restored
 	@deploy/deps test
-	@PANDO_APPS=all go test -count 1 -v ./test/apps
+	@test/apps/prepare target/apps
+	@PANDO_APPS=all PANDO_PREPARED=$(CURDIR)/target/apps go test -count 1 -timeout 2h -v ./test/apps
 
 N ?= 10
 soak: ## what is drawn at random, N times as often as `make test` does (N=10 unless given)

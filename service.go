@@ -41,6 +41,8 @@ type Spec struct {
 	StopSeconds float64       `json:"stop_seconds,omitempty"`
 	Restart     RestartPolicy `json:"restart,omitempty"` // always
 	Ports       []Port        `json:"ports,omitempty"`
+	// Exposed adds the ports that the image exposes to Ports.
+	Exposed bool `json:"exposed,omitempty"`
 	// Endpoints are served in place of a program. The service has one instance for each.
 	Endpoints []External           `json:"endpoints,omitempty"`
 	Health    Health               `json:"health,omitzero"`
@@ -89,8 +91,16 @@ type Spec struct {
 	Ulimits map[string]string `json:"ulimits,omitempty"`
 	// Sysctls are settings of the kernel that each instance has for itself.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
-	Rollout Rollout           `json:"rollout,omitzero"`
-	Place   Place             `json:"place,omitzero"`
+	// Umask is the mask of new files, in octal digits. "": 0022.
+	Umask string `json:"umask,omitempty"`
+	// DNS are resolvers of names beyond Pando's own, in place of the host's.
+	DNS []string `json:"dns,omitempty"`
+	// DNSSearch are domains in place of the host's, after those of the tenant. DNSOptions are options
+	// of the resolver in place of the host's.
+	DNSSearch  []string `json:"dns_search,omitempty"`
+	DNSOptions []string `json:"dns_opt,omitempty"`
+	Rollout    Rollout  `json:"rollout,omitzero"`
+	Place      Place    `json:"place,omitzero"`
 	// Grants name parts of the host that the instances need, beside a program's usual files.
 	Grants []Grant `json:"grants,omitempty"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
@@ -105,6 +115,7 @@ type Spec struct {
 const (
 	GroupAddMax = 32
 	SysctlsMax  = 64
+	DNSMax      = 8 // elements of each list for the resolver
 )
 
 // DrainForever in DrainSecondsMax makes a drain wait for the last connection.
@@ -380,6 +391,8 @@ type Resources struct {
 	CPUs        float64 `json:"cpus,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	PIDs        int64   `json:"pids,omitempty"`
+	// CPUSet are the processors that an instance may use, such as 0-3,7. "": all of the host.
+	CPUSet string `json:"cpuset,omitempty"`
 }
 
 // SeccompUnconfined is the option of Compose that lifts the filter of system calls.

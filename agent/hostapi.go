@@ -74,5 +74,7 @@ func (a *Agent) Reporter() pando.HostReporter { return a.inspector }
 // Endpoints returns the ports and the instances of a service.
 func (a *Agent) Endpoints(s pando.ServiceKey) (pando.Endpoints, bool) { return a.records.Endpoints(s) }
 
-// TenantAt returns the tenant of the instance of this host with an address.
-func (a *Agent) TenantAt(at netip.Addr) (pando.Tenant, bool) { return a.crews.TenantAt(at) }
+// InstanceAt returns the service of the instance of this host with an address, and its spec.
+func (a *Agent) InstanceAt(at netip.Addr) (pando.ServiceKey, pando.Spec, bool) {
+	return a.crews.InstanceAt(at)
+}

@@ -36,6 +36,8 @@ type Config struct {
 	OnlyIPv6 bool // no member has an IPv4 address
 	// Router adds a router between the client and the VIPs. Route starts it.
 	Router bool
+	// MTU is the largest packet of the network of the members: 1600.
+	MTU int
 	// Skew is how far the clocks of hosts are ahead, by name. Only the pando of a host sees it.
 	Skew map[string]time.Duration
 }
@@ -111,7 +113,7 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 		h.Skew = c.Skew[h.Name]
 		l.Hosts = append(l.Hosts, h)
 	}
-	if err := l.wire(); err != nil {
+	if err := l.wire(c.MTU); err != nil {
 		return nil, err
 	}
 	return l, l.save()

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -27,13 +28,13 @@ func (h Host) inside() (*netlink.Handle, error) {
 }
 
 // wire joins every member to the switch's bridge: host i is 10.126.0.i, the client 10.126.0.254.
-func (l *Lab) wire() error {
+func (l *Lab) wire(mtu int) error {
 	sw, err := l.Switch.inside()
 	if err != nil {
 		return err
 	}
 	defer sw.Close()
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pando0", MTU: mtuBytes}}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "pando0", MTU: cmp.Or(mtu, mtuBytes)}}
 	if err := sw.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("make the lab's bridge: %w", err)
 	}
@@ -91,9 +92,9 @@ func portName(n int) string { return fmt.Sprintf("port%d", n) }
 func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int, only6 bool) error {
 	port := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{
-			Name: portName(n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index,
+			Name: portName(n), MTU: bridge.Attrs().MTU, MasterIndex: bridge.Attrs().Index,
 		},
-		PeerName: "eth0", PeerMTU: mtuBytes, PeerNamespace: netlink.NsPid(h.Pid),
+		PeerName: "eth0", PeerMTU: uint32(bridge.Attrs().MTU), PeerNamespace: netlink.NsPid(h.Pid),
 		// A host that boots again keeps its MAC, as a machine does.
 		PeerHardwareAddr: net.HardwareAddr{0x02, 'p', 'a', 'n', 0, byte(n)},
 	}

@@ -39,6 +39,7 @@ var foreigners = []foreign{
 	{"cap_add", "instances have no capabilities"},
 	{"mem_limit", "resources.memory"},
 	{"cpus", "resources.cpus"},
+	{"cpuset", "resources.cpuset"},
 	{"stop_timeout", "`stop_grace_period`"},
 	{"logging", "leave it out: logs rotate, and `pando logs` shows them"},
 	{"scale.replicas", "scale.min, and scale.max for how many there may be"},

@@ -230,6 +230,23 @@ var fields = []field{
 		example: "{net.core.somaxconn: 1024}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.Sysctls = v.(map[string]string) },
 		get: func(s pando.Spec) any { return s.Sysctls }},
+	{name: "umask", doc: "The mask of the modes of new files, in octal digits.", def: "0022",
+		example: `"0027"`, kind: umaskKind,
+		set: func(s *pando.Spec, v any) { s.Umask = v.(string) },
+		get: func(s pando.Spec) any { return s.Umask }},
+	{name: "dns", doc: "Addresses of resolvers for names beyond Pando's own. The name server of the " +
+		"host asks them for the instances.", def: "the host's", example: "[192.0.2.53]",
+		kind: resolversKind,
+		set:  func(s *pando.Spec, v any) { s.DNS = v.([]string) },
+		get:  func(s pando.Spec) any { return s.DNS }},
+	{name: "dns_search", doc: "Domains that complete short names, after those of the tenant.",
+		def: "the host's", example: "[corp.example]", kind: domainsKind,
+		set: func(s *pando.Spec, v any) { s.DNSSearch = v.([]string) },
+		get: func(s pando.Spec) any { return s.DNSSearch }},
+	{name: "dns_opt", doc: "Options of the resolver, as in resolv.conf.", def: "the host's",
+		example: `["ndots:2"]`, kind: dnsOptionsKind,
+		set: func(s *pando.Spec, v any) { s.DNSOptions = v.([]string) },
+		get: func(s pando.Spec) any { return s.DNSOptions }},
 	{name: "grants", doc: "Parts of the host that the instances need, as a list: `device: NAME` " +
 		"of /dev, `path: PATH:ro` (or :rw) at the same path, and `netns: host` for the network of the " +
 		"host. A host gives them only if its owner allows that (`pando hosts allow`). Until one does, " +
@@ -269,6 +286,10 @@ var publishFields = []field{
 		def: "the VIP alone", example: `[443, "8080:80"]`, kind: hostPortsKind,
 		set: func(s *pando.Spec, v any) { s.Ports = append(s.Ports, v.([]pando.Port)...) },
 		get: func(s pando.Spec) any { return hostPortTexts(s.Ports) }},
+	{name: "exposed", doc: "Whether the VIP has the ports that the image exposes as well. No probe asks " +
+		"them.", def: "false", example: "true", kind: boolKind,
+		set: func(s *pando.Spec, v any) { s.Exposed = v.(bool) },
+		get: func(s pando.Spec) any { return s.Exposed }},
 }
 
 var startupFields = []field{
@@ -400,6 +421,10 @@ var resourceFields = []field{
 		kind: integerKind(1, math.MaxInt32),
 		set:  func(s *pando.Spec, v any) { s.Resources.PIDs = int64(v.(int)) },
 		get:  func(s pando.Spec) any { return s.Resources.PIDs }},
+	{name: "cpuset", doc: "The processors that the instance may use, by their numbers on its host.",
+		def: "all", example: `"0-3,7"`, kind: cpusetKind,
+		set: func(s *pando.Spec, v any) { s.Resources.CPUSet = v.(string) },
+		get: func(s pando.Spec) any { return s.Resources.CPUSet }},
 }
 
 var placeFields = []field{

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -97,11 +98,40 @@ func FromImage(s pando.Spec, i pando.Image, c pando.ImageConfig) pando.Spec {
 	if !s.IsJob() { // its exit code counts
 		healthFromImage(&s, c.Health, gave)
 	}
+	portsFromImage(&s, c.Exposed, gave) // no probe asks them: other programs of the image may listen there
 	s.Image = i
 	return s
 }
 
 const environmentWord = "environment."
+
+const (
+	portWord = "port "
+	// exposedMax bounds the ports that an image gives.
+	exposedMax = 64
+)
+
+// portsFromImage adds the ports that an image exposes, such as 80/tcp, if the spec wants them.
+func portsFromImage(s *pando.Spec, exposed []string, gave func(string)) {
+	if !s.Exposed {
+		return
+	}
+	s.Ports = slices.Clip(s.Ports)
+	for _, text := range exposed[:min(len(exposed), exposedMax)] {
+		number, protocol, _ := strings.Cut(text, "/")
+		n, err := parsePort(number)
+		p := pando.Port{Published: n, Target: n, Protocol: pando.Protocol(cmp.Or(protocol, "tcp"))}
+		has := slices.ContainsFunc(s.Ports, func(o pando.Port) bool {
+			return o.Protocol == p.Protocol && (o.Published == n || o.Target == n)
+		})
+		if err == nil && !has && (p.Protocol == pando.TCP || p.Protocol == pando.UDP) {
+			s.Ports = append(s.Ports, p)
+			gave(portWord + outsideText(p))
+		}
+	}
+}
+
+func outsideText(p pando.Port) string { return fmt.Sprintf("%d/%s", p.Published, p.Protocol) }
 
 // healthFromImage makes the image's healthcheck the live probe, and the ready probe as well: a
 // program in an image does not report that it is ready.
@@ -165,6 +195,10 @@ func Own(s pando.Spec) pando.Spec {
 			s.Volumes = slices.DeleteFunc(slices.Clone(s.Volumes),
 				func(v pando.Volume) bool { return v.Name == name })
 		}
+		if port, ok := strings.CutPrefix(word, portWord); ok {
+			s.Ports = slices.DeleteFunc(slices.Clone(s.Ports),
+				func(p pando.Port) bool { return outsideText(p) == port })
+		}
 		switch word {
 		case "entrypoint":
 			s.Entrypoint = nil
@@ -192,6 +226,9 @@ func Own(s pando.Spec) pando.Spec {
 	}
 	if len(s.Volumes) == 0 {
 		s.Volumes = nil
+	}
+	if len(s.Ports) == 0 {
+		s.Ports = nil
 	}
 	s.Image.Gave = nil
 	return s

@@ -187,3 +187,27 @@ func named(s pando.Spec) pando.Spec {
 	s.Name, s.Command, s.Image.Reference = "web", []string{"x"}, "web"
 	return s.WithDefaults()
 }
+
+// Ports that the image exposes are ports of a spec that wants them, in addition to its own. No probe
+// comes with them, and the operator's own spec has none of them.
+func TestExposedPortsAreThoseOfTheImage(t *testing.T) {
+	exposed := pando.ImageConfig{Command: []string{"/run"}, Exposed: []string{"53/udp", "80/tcp", "8080",
+		"9/sctp", "x/tcp"}}
+	web := pando.Port{Published: 81, Target: 80, Protocol: pando.TCP}
+	for want, s := range map[string]pando.Spec{
+		"[]":                                  {Name: "web"},
+		"[53:53/udp 80:80/tcp 8080:8080/tcp]": {Name: "web", Exposed: true},
+		"[81:80/tcp 53:53/udp 8080:8080/tcp]": {Name: "web", Exposed: true, Ports: []pando.Port{web}},
+	} {
+		s.Image.Reference = "web:1"
+		s.Health.Ready = pando.Probe{Kind: pando.ProbeStarted}
+		got := FromImage(s, s.Image, exposed)
+		if text := fmt.Sprint(portTexts(got.Ports)); text != want || !reflect.DeepEqual(got.Health, s.Health) {
+			t.Errorf("the ports are %s, want %s; the probes are %+v", text, want, got.Health)
+		}
+		own := Own(got)
+		if own.Command = nil; !reflect.DeepEqual(own.Ports, s.Ports) || own.Exposed != s.Exposed {
+			t.Errorf("the operator's ports are %v, want %v", own.Ports, s.Ports)
+		}
+	}
+}

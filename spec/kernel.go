@@ -24,8 +24,14 @@ var (
 	moduleSysctl = regexp.MustCompile(`(_congestion_control|\.default_qdisc|\.tcp_available_ulp|\.scheduler)$`)
 )
 
-// kernelWords checks `ulimits`, `sysctls` and `group_add`.
+// kernelWords checks `ulimits`, `sysctls`, `group_add`, `umask`, `cpuset` and the words for the resolver.
 func (c *checks) kernelWords(s pando.Spec) {
+	for _, why := range resolverProblems(s) {
+		c.that(false, "%s", why)
+	}
+	c.that(s.Umask == "" || isUmask(s.Umask), "umask: %q: want octal digits such as 0027", s.Umask)
+	c.that(s.Resources.CPUSet == "" || isCPUSet(s.Resources.CPUSet),
+		"resources.cpuset: %q: want numbers of processors such as 0-3,7", s.Resources.CPUSet)
 	for _, name := range slices.Sorted(maps.Keys(s.Ulimits)) {
 		c.that(slices.Contains(limits, name), "ulimits: %q: want one of %s", name,
 			strings.Join(limits, ", "))

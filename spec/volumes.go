@@ -127,6 +127,7 @@ func TmpfsOption(t *pando.Tmpfs, option string) (err error) {
 }
 
 func parseBytes(s string) (int64, error) {
+	s = strings.ToLower(s) // as mount does
 	digits := strings.TrimRight(s, "kmg")
 	n, err := strconv.ParseInt(digits, 10, 40)
 	shift, ok := map[string]int{"": 0, "k": 10, "m": 20, "g": 30}[s[len(digits):]]

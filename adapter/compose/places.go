@@ -10,7 +10,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"pando.run/pando/spec"
 )
@@ -258,6 +260,30 @@ var wordsPath = regexp.MustCompile(
 // namedService finds the service in a message of compose-go.
 var namedService = regexp.MustCompile(`service "([^"]+)"`)
 
+// badPort finds the port in a message of compose-go.
+var badPort = regexp.MustCompile(`^[Ii]nvalid (?:hostPort|containerPort|proto|ip|IP)[^:]*: (\S+)$`)
+
+// portWith returns the place of the first port with a text.
+func portWith(f *files, text string) (spec.Problem, bool) {
+	for _, one := range f.layers() {
+		for _, service := range one.keys("services") {
+			at := []string{"services", service, "ports"}
+			v, whole := one.find(at)
+			if !whole {
+				continue
+			}
+			for _, n := range one.elements(v.Value) {
+				if s, _ := one.scalar(n); strings.Contains(s, text) {
+					p := one.problem(at, "")
+					p.Line, p.Column = n.GetToken().Position.Line, n.GetToken().Position.Column
+					return p, true
+				}
+			}
+		}
+	}
+	return spec.Problem{}, false
+}
+
 // foreign returns an error of compose-go with its place in the project.
 func (c *converter) foreign(err error) error {
 	var known spec.Problems
@@ -271,6 +297,12 @@ func (c *converter) foreign(err error) error {
 	text = cmp.Or(strings.TrimSpace(text), "the file cannot be read")
 	if empty := c.emptied(); len(empty) > 0 && !strings.Contains(text, "cycle") {
 		return c.sorted(empty)
+	}
+	if m := badPort.FindStringSubmatch(text); m != nil {
+		if p, ok := portWith(c.files, m[1]); ok {
+			p.Message = text
+			return spec.Problems{p}
+		}
 	}
 	var path []string
 	if found := wordsPath.FindString(text); found != "" {
@@ -320,6 +352,17 @@ func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K {
 	return slices.Sorted(maps.Keys(m))
 }
 
+// commentsOf returns the columns at which the comments of a file begin, by line.
+func commentsOf(data []byte) map[int]int {
+	out := map[int]int{}
+	for _, t := range lexer.Tokenize(string(data)) {
+		if t.Type == token.CommentType {
+			out[t.Position.Line] = t.Position.Column - 1
+		}
+	}
+	return out
+}
+
 // variable is a reference to a variable without a default, as in $NAME or ${NAME}.
 var variable = regexp.MustCompile(
 	`(^|[^$])\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
@@ -327,11 +370,11 @@ var variable = regexp.MustCompile(
 // unset warns of variables that become empty, because neither the environment nor .env has them.
 func (c *converter) unset() {
 	for _, one := range c.layers() {
-		line := 0
+		line, comments := 0, commentsOf(one.data)
 		for text := range strings.Lines(string(one.data)) {
 			line++
-			if strings.HasPrefix(strings.TrimSpace(text), "#") {
-				continue
+			if at, ok := comments[line]; ok {
+				text = text[:min(at, len(text))]
 			}
 			for _, m := range variable.FindAllStringSubmatchIndex(text, -1) {
 				from, to := m[4], m[5]

@@ -239,7 +239,7 @@ func (c *converter) neighbours(s types.ServiceConfig, out *pando.Spec) {
 		}
 	}
 	if len(out.Ports) == 0 && needed(c.project, s.Name) {
-		c.warn(at, "has no ports, so others do not reach it: name its ports in `expose`")
+		c.warn(at, "names no ports: others reach those that its image exposes; `expose` names others")
 	}
 }
 

@@ -27,6 +27,7 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	out.Init = s.Init != nil && *s.Init
 	out.Hostname = c.hostname(s)
 	kernelWords(s, &out)
+	resolvers(c, s, &out)
 	if s.Runtime == pando.RuntimeCrun {
 		out.Runtime = s.Runtime
 	}
@@ -62,6 +63,8 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	c.namespace(s, &out)
 	c.walls(s, &out, at)
 	c.networks(s, &out)
+	// In Compose, other services reach every port. Those that the image exposes are known at the deploy.
+	out.Exposed = s.Image != "" && s.NetworkMode != "host" && s.NetworkMode != "none" && !out.IsJob()
 	for _, why := range strings.Split(message(spec.Check(out.WithDefaults())), "\n") {
 		if why != "" && len(c.problems) == 0 {
 			c.deny(at(), "%s", strings.TrimPrefix(why, pando.ErrInvalid.Error()+": "))
@@ -84,6 +87,24 @@ func kernelWords(s types.ServiceConfig, out *pando.Spec) {
 		if u.Single != 0 {
 			out.Ulimits[name] = fmt.Sprint(u.Single)
 		}
+	}
+	if s.Umask != nil {
+		out.Umask = fmt.Sprintf("%04o", *s.Umask)
+	}
+	out.Resources.CPUSet = strings.ReplaceAll(s.CPUSet, " ", "")
+}
+
+// resolvers carries over the resolvers, domains and options. The resolver of a host and those inside
+// the project are not in reach as resolvers: Pando's name server answers for both.
+func resolvers(c *converter, s types.ServiceConfig, out *pando.Spec) {
+	out.DNSSearch, out.DNSOptions = slices.Clone(s.DNSSearch), slices.Clone(s.DNSOpts)
+	for _, address := range s.DNS {
+		if err := spec.CheckResolver(address); err != nil {
+			c.warn([]string{"services", s.Name, "dns"}, "%s is left out: %s", address,
+				strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
+			continue
+		}
+		out.DNS = append(out.DNS, address)
 	}
 }
 
@@ -245,7 +266,8 @@ func (c *converter) walls(s types.ServiceConfig, out *pando.Spec, at func(...str
 		case bool(from.External):
 			out.StoredSecrets = append(out.StoredSecrets, pando.StoredSecret{Name: name})
 		case from.File == "":
-			c.deny(path, "has no file: write its value into a file of the host, and name it with file:")
+			c.deny(path, "has no file: store it by `pando secret set %s`, and write "+
+				"external: true; or write it into a file of the host, and name it with file:", name)
 		default:
 			if out.Secrets == nil {
 				out.Secrets = map[string]string{}
@@ -279,6 +301,10 @@ func (c *converter) networks(s types.ServiceConfig, out *pando.Spec) {
 	}
 	if internal {
 		out.Reach = []pando.Reach{pando.ReachTenant}
+		if out.DNS != nil {
+			out.DNS = nil
+			c.warn([]string{"services", s.Name, "dns"}, "is left out: its networks are internal")
+		}
 	}
 	if len(s.Networks) > 0 && len(c.project.Networks) > 1 &&
 		c.has("services", s.Name, "networks") {

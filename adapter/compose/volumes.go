@@ -79,6 +79,10 @@ func (c mounts) volume(v types.ServiceVolumeConfig) {
 		name = strings.ToLower(strings.ReplaceAll(strings.Trim(v.Target, "/"), "/", "-"))
 	}
 	declared, path := c.project.Volumes[v.Source], []string{"volumes", v.Source}
+	if why := ownFolder("", pathpkg.Clean(v.Target)); why != "" {
+		c.deny(c.at("volumes"), "%s: %s", v.Target, why)
+		return
+	}
 	switch {
 	case bool(declared.External):
 		c.warn(path, "is external: Pando makes an empty volume; copy the files of %s into it before "+
@@ -189,12 +193,39 @@ func (c *converter) startOrder() []string {
 	return append(out, none...)
 }
 
+// ownFolder returns why a folder of the host, or a volume, cannot be at a place, with the cure. "": it
+// can.
+func ownFolder(from, at string) string {
+	within := func(dir, path string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+	switch {
+	case within("/dev/shm", at):
+		return "it is the instance's own memory: `shm_size` sets its size"
+	case within("/dev", from):
+		return "name a device in `devices`: [" + from + "]"
+	case from == "/" || within("/proc", from) || within("/sys", from):
+		return "it shows the programs of the whole host: leave it out if the program runs without it " +
+			"(`pando stats`, and the metrics of each host), or run it without Pando"
+	}
+	for _, own := range []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets"} {
+		if within(own, at) {
+			return own + " is the instance's own: choose another path"
+		}
+	}
+	return ""
+}
+
 // folder converts a folder or a file of the host.
 func (c mounts) folder(v types.ServiceVolumeConfig) {
-	switch {
+	v.Source, v.Target = pathpkg.Clean(v.Source), pathpkg.Clean(v.Target)
+	switch why := ownFolder(v.Source, v.Target); {
+	case v.Source == sharedMemory && v.Target == sharedMemory:
+		c.warn(c.at("volumes"), "%s of the host is left out: each instance has its own, and `shm_size` "+
+			"sets its size", v.Source)
 	case strings.HasSuffix(v.Source, "/docker.sock"):
 		c.deny(c.at("volumes"), "%s: it controls the host: run this program without Pando",
 			v.Source)
+	case why != "":
+		c.deny(c.at("volumes"), "%s: %s", v.Source, why)
 	case slices.Contains(instancesOwn, v.Target):
 		c.warn(c.at("volumes"), "%s is left out: each instance has it", v.Target)
 	default:

@@ -69,7 +69,7 @@ var words = []word{
 	{"services.*.cpu_rt_runtime", named, shares},
 	{"services.*.cpu_shares", named, shares},
 	{"services.*.cpus", honoured, ""},
-	{"services.*.cpuset", named, leftOut + ": an instance runs on every processor of its host"},
+	{"services.*.cpuset", honoured, "`resources.cpuset`"},
 	{"services.*.credential_spec", named, onWindows},
 	{"services.*.depends_on", honoured, "`restart` of it is named"},
 	{"services.*.deploy", honoured, "by its words"},
@@ -97,10 +97,10 @@ var words = []word{
 	{"services.*.develop", unseen, "`docker compose watch`"},
 	{"services.*.device_cgroup_rules", refused, noPrivileges},
 	{"services.*.devices", honoured, "grants"},
-	{"services.*.dns", named, leftOut + ": the name server is Pando's, which asks the host's for " +
-		"other names"},
-	{"services.*.dns_opt", named, leftOut + ": Pando writes /etc/resolv.conf"},
-	{"services.*.dns_search", named, leftOut + ": the names of the project come first"},
+	{"services.*.dns", honoured, "resolvers of names beyond the project; addresses of the host, of VIPs " +
+		"and of the project's networks are named"},
+	{"services.*.dns_opt", honoured, ""},
+	{"services.*.dns_search", honoured, "after the domain of the project"},
 	{"services.*.dockerfile", refused, "build the image first, and name it in `image`"},
 	{"services.*.domainname", honoured, "with hostname: the end of the name"},
 	{"services.*.entrypoint", honoured, ""},
@@ -178,7 +178,7 @@ var words = []word{
 	{"services.*.tmpfs", honoured, ""},
 	{"services.*.tty", named, leftOut + ": `pando exec -t` gives a terminal"},
 	{"services.*.ulimits", honoured, "at most the host's own bound"},
-	{"services.*.umask", named, leftOut + ": the umask is 0022"},
+	{"services.*.umask", honoured, ""},
 	{"services.*.use_api_socket", refused, noPrivileges},
 	{"services.*.user", honoured, ""},
 	{"services.*.userns_mode", honoured, "host is the same word"},
@@ -353,8 +353,6 @@ func idle(key string, service map[string]any) bool {
 		return v == "private"
 	case "oom_score_adj":
 		return fmt.Sprint(v) == "0"
-	case "umask":
-		return slices.Contains([]string{"0022", "022", "18"}, fmt.Sprint(v))
 	case "memswap_limit": // memory and swap together
 		return fmt.Sprint(v) == fmt.Sprint(service["mem_limit"])
 	case "mem_swappiness":

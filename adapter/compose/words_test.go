@@ -220,7 +220,7 @@ func reference() string {
 func TestAValueThatPandoKeepsIsNoWarning(t *testing.T) {
 	for text, want := range map[string]string{
 		"oom_score_adj: 0": "", "oom_score_adj: 500": "oom_score_adj", `umask: "0022"`: "",
-		`umask: "0077"`: "umask", "mem_limit: 64m, memswap_limit: 64m": "",
+		`umask: "0077"`: "", "dns: [127.0.0.11, 192.0.2.1]": "127.0.0.11 is left out", "mem_limit: 64m, memswap_limit: 64m": "",
 		"mem_limit: 64m, memswap_limit: 128m": "memswap_limit", "memswap_limit: 64m": "memswap_limit",
 		"mem_limit: 64m, mem_swappiness: 0": "", "mem_swappiness: 0": "mem_swappiness",
 		`tmpfs: "/a:rw,nosuid,nodev,exec"`: "", `tmpfs: "/a:suid"`: "option suid",

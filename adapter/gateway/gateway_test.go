@@ -167,7 +167,10 @@ func TestAManifestThatPandoCannotServe(t *testing.T) {
 		{"an unknown word", gate + strings.Replace(ok, "backendRefs", "filters", 1),
 			`unknown field "filters"`},
 		{"TLS of a listener", strings.Replace(gate, "port: 53", "port: 53, tls: {mode: Terminate}",
-			1) + ok, `unknown field "tls"`},
+			1) + ok, "spec.listeners[1].tls: Pando ends no TLS"},
+		{"a listener for TLS", strings.Replace(gate, "protocol: TCP, port: 8080", "protocol: TLS, port: 443, "+
+			"hostname: a.example, tls: {mode: Passthrough}", 1) + ok,
+			`spec.listeners[0].protocol: "TLS": want TCP or UDP`},
 		{"no slice", gate + leads("TCPRoute", "", "{name: none, port: 80}"),
 			"kubectl get endpointslices -l kubernetes.io/service-name=none"},
 		{"another port", gate + leads("TCPRoute", "", "{name: a, port: 81}"),

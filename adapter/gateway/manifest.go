@@ -54,6 +54,8 @@ type listener struct {
 	Port          uint16 `yaml:"port"`
 	Protocol      string `yaml:"protocol"`
 	AllowedRoutes any    `yaml:"allowedRoutes"` // routes of the own namespace alone are attached
+	Hostname      string `yaml:"hostname"`      // the API ignores it for TCP and UDP
+	TLS           any    `yaml:"tls"`
 }
 
 type route struct {
@@ -243,6 +245,8 @@ func (f *file) checkListeners(g *gateway) {
 		where := fmt.Sprintf("spec.listeners[%d]", n)
 		if l.Protocol != "TCP" && l.Protocol != "UDP" {
 			f.wrong(g.object, where+".protocol", "%q: want TCP or UDP: Pando steers packets", l.Protocol)
+		} else if l.TLS != nil {
+			f.wrong(g.object, where+".tls", "Pando ends no TLS: publish a proxy as a service")
 		}
 		if l.Port == 0 || l.Name == "" {
 			f.wrong(g.object, where, "it has no name or no port")

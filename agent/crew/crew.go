@@ -125,15 +125,16 @@ func (c *Crews) locate(r *runner.Runner, was, now pando.Link) {
 	}
 }
 
-// TenantAt returns the tenant of the instance of this host with an address.
-func (c *Crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
+// InstanceAt returns the service of the instance of this host with an address, and its spec.
+func (c *Crews) InstanceAt(a netip.Addr) (s pando.ServiceKey, spec pando.Spec, ok bool) {
 	c.records.Lock()
 	defer c.records.Unlock()
 	r, ok := c.at[a]
 	if !ok {
-		return "", false
+		return s, spec, false
 	}
-	return r.Service.Tenant, true
+	spec, _ = c.records.World.SpecOf(r.Service, r.Shown.Instance.Revision)
+	return r.Service, spec, true
 }
 
 // FellowsIn returns the youngest instances of a service that take flows, at most PeersMax, oldest

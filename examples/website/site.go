@@ -27,7 +27,10 @@ type site struct {
 func newSite(instance string) *site {
 	s := &site{instance: instance, idle: map[net.Conn]bool{}, gone: map[net.Conn]bool{}}
 	s.server = http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout: 10 * time.Second, ConnState: s.track, ConnContext: withConn}
+		IdleTimeout: 10 * time.Second, ConnState: s.track, ConnContext: withConn,
+		Protocols: new(http.Protocols)}
+	s.server.Protocols.SetHTTP1(true)
+	s.server.Protocols.SetUnencryptedHTTP2(true)
 	return s
 }
 

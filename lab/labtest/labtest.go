@@ -36,6 +36,8 @@ type Options struct {
 	OnlyIPv6 bool
 	// Router puts a router that speaks BGP between the client and the VIPs (lab.Config).
 	Router *lab.BGP
+	// MTU is the largest packet of the lab's network (lab.Config).
+	MTU int
 	// Skew is how far the clocks of the hosts are ahead, in their order.
 	Skew []time.Duration
 	// Warden means that a warden restarts ended daemons. Without it, a killed daemon stays dead.
@@ -91,7 +93,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 	for n, ahead := range skewOf(o) {
 		skew[name+strconv.Itoa(n+1)] = ahead
 	}
-	p.Lab, err = lab.Up(ctx, lab.Config{Skew: skew,
+	p.Lab, err = lab.Up(ctx, lab.Config{Skew: skew, MTU: o.MTU,
 		Hosts: max(1, o.Hosts), Name: name, Self: p.Bin,
 		Dir: filepath.Join(dir, "lab"), Leashed: true, OnlyIPv6: o.OnlyIPv6,
 		Router: o.Router != nil})

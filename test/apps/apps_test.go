@@ -4,7 +4,12 @@
 package apps
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,61 +21,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// app is an application: the folder of testdata with its name, and its own client. VIP stands for
-// its address.
-type app struct {
-	service    string
-	needs      []string // programs of this machine
-	put        []string // stores a word, or is not there
-	get, want  string   // a line of a shell, and what it prints
-	forgets    bool     // its data are gone after a restart
-	port       string   // of HTTP, under load through the rollout
-	extraImage string
-}
-
-var apps = map[string]app{
-	"nginx": {service: "web", needs: []string{"nginx"}, port: "80",
-		get: "curl -sSm 5 http://VIP/", want: "it works"},
-	"haproxy": {service: "haproxy", needs: []string{"haproxy"}, port: "80", extraImage: "web.yaml",
-		get: "curl -sSm 5 http://VIP/", want: "it works"},
-	"node": {service: "backend", needs: []string{"node"}, port: "8000",
-		get: "curl -sSm 5 http://VIP:8000/", want: "it works"},
-	"redis": {service: "cache", needs: []string{"redis-server"},
-		put: []string{"redis-cli -h VIP -a eYVX7EwVmmxKPCDmwMtyKVge8oLd2t81 --no-auth-warning set word aspen",
-			"OK"},
-		get:  "redis-cli -h VIP -a eYVX7EwVmmxKPCDmwMtyKVge8oLd2t81 --no-auth-warning get word",
-		want: "aspen"},
-	"postgresql": {service: "db", needs: []string{"/usr/lib/postgresql/15/bin/postgres", "psql"},
-		put: []string{"PGPASSWORD=example psql -qAth VIP -U postgres -c " +
-			"\"create table words (word text)\" -c \"insert into words values ('aspen') returning word\"", "aspen"},
-		get: "PGPASSWORD=example psql -qAth VIP -U postgres -c 'select word from words'", want: "aspen"},
-	"mariadb": {service: "db", needs: []string{"mariadbd", "mariadb"},
-		put: []string{"mariadb -h VIP -u root -pexample -N -e \"create database d; create table d.words " +
-			"(word text); insert into d.words values ('aspen'); select 'stored'\"", "stored"},
-		get: "mariadb -h VIP -u root -pexample -N -e 'select word from d.words'", want: "aspen"},
-	"rabbitmq": {service: "rabbitmq", needs: []string{"rabbitmqctl"},
-		put: []string{"/usr/bin/python3 DIR/publish.py VIP put", "stored"},
-		get: "/usr/bin/python3 DIR/publish.py VIP get", want: "aspen"},
-	"memcached": {service: "memcached", needs: []string{"memcached"}, forgets: true,
-		put: []string{`exec 3<>/dev/tcp/VIP/11211; printf 'set word 0 0 5\r\naspen\r\n' >&3; head -1 <&3`,
-			"STORED"},
-		get:  `exec 3<>/dev/tcp/VIP/11211; printf 'get word\r\n' >&3; head -2 <&3 | tail -1`,
-		want: "aspen"},
-	"prometheus": {service: "prometheus", needs: []string{"prometheus"},
-		get:  "curl -sSm 5 'http://VIP:9090/api/v1/query?query=up' | grep -o '\"1\"'",
-		want: `"1"`},
-	"php": {service: "php-apache", needs: []string{"php"},
-		put: []string{"echo aspen > DIR/word; curl -sSm 5 -F word=@DIR/word http://VIP/", "stored"},
-		get: "curl -sSm 5 http://VIP/", want: "aspen"},
-	"python": {service: "web", needs: []string{"/usr/bin/python3"},
-		put: []string{"curl -sSm 5 -d aspen http://VIP:8000/", "stored"},
-		get: "curl -sSm 5 http://VIP:8000/", want: "aspen"},
-	"mosquitto": {service: "mosquitto", needs: []string{"mosquitto", "mosquitto_sub"},
-		put: []string{"mosquitto_pub -h VIP -q 1 -r -t word -m aspen && echo stored", "stored"},
-		get: "mosquitto_sub -h VIP -t word -C 1 -W 5", want: "aspen"},
-}
-
-// chosen are the applications of a plain run. PANDO_APPS=all runs all, and PANDO_APPS=NAME one.
+// chosen are the applications of a plain run, on one host. PANDO_APPS=all runs all, and PANDO_APPS=NAME
+// one, on one host and on three. PANDO_PREPARED is the folder of test/apps/prepare.
 var chosen = []string{"nginx", "redis"}
 
 func TestApplicationsWorkByTheirOwnComposeFiles(t *testing.T) {
@@ -81,19 +33,39 @@ func TestApplicationsWorkByTheirOwnComposeFiles(t *testing.T) {
 		t.Skip("it builds images and deploys them: make test-all runs it")
 	}
 	wanted := os.Getenv("PANDO_APPS")
-	p := labtest.Up(t)
-	for name, a := range apps {
-		if wanted != "all" && name != wanted && (wanted != "" || !slices.Contains(chosen, name)) {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			for _, program := range a.needs {
-				if !found(program) {
-					t.Skipf("needs %s", program)
+	sizes := []int{1, 3}
+	if wanted == "" {
+		sizes = sizes[:1]
+	}
+	for _, hosts := range sizes {
+		t.Run(fmt.Sprintf("%d-hosts", hosts), func(t *testing.T) {
+			p := labtest.UpWith(t, labtest.Options{Hosts: hosts, One: true})
+			for _, name := range slices.Sorted(maps.Keys(apps)) {
+				if wanted == "all" || name == wanted || wanted == "" && slices.Contains(chosen, name) {
+					t.Run(name, func(t *testing.T) { use(p.In(t), name, apps[name]) })
 				}
 			}
-			use(p.In(t), name, a)
 		})
+	}
+}
+
+// prepared is the folder of test/apps/prepare.
+func prepared() string { return os.Getenv("PANDO_PREPARED") }
+
+// skip ends a test that lacks a program of this machine.
+func skip(t testing.TB, a app) {
+	t.Helper()
+	for _, program := range a.needs {
+		if !found(program) {
+			t.Skipf("needs %s", program)
+		}
+	}
+	if a.prepared == "" {
+		return
+	}
+	if _, err := os.Stat(filepath.Join(prepared(), a.prepared)); err != nil || prepared() == "" {
+		t.Skipf("needs %s: `test/apps/prepare FOLDER` fetches it, PANDO_PREPARED names the folder",
+			a.prepared)
 	}
 }
 
@@ -106,53 +78,136 @@ func found(program string) bool {
 	return false
 }
 
-// use deploys an application, and uses it before and after a restart and a rollout.
+// use deploys an application, and uses it before and after a restart, a rollout, and the loss of its
+// volumes.
 func use(p *labtest.Pando, name string, a app) {
 	p.Helper()
-	dir := filepath.Join(p.Dir, name)
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))); err != nil {
-		p.Fatal(err)
-	}
-	p.Pando("image", "build", filepath.Join(dir, "image.yaml"))
-	if a.extraImage != "" {
-		p.Pando("image", "build", filepath.Join(dir, a.extraImage))
-	}
-	file := filepath.Join(dir, "compose.yaml")
-	p.Pando("deploy", "--wait", file)
-	key := pando.ServiceKey{Tenant: pando.Tenant(name), Name: pando.ServiceName(a.service)}
+	skip(p, a)
+	c := client{Pando: p, tenant: pando.Tenant(name), dir: filepath.Join(p.Dir, name)}
+	c.build(a)
+	c.deploy()
+	key := pando.ServiceKey{Tenant: c.tenant, Name: pando.ServiceName(a.service)}
 	service, err := p.API(p.Host()).Service(p.Context(), key)
 	if err != nil {
 		p.Fatal(err)
 	}
-	client := client{p, strings.NewReplacer("VIP", service.VIP, "DIR", dir)}
-	client.stores(a)
-	client.reads(a, "after the deploy")
+	c.words = strings.NewReplacer("VIP", service.VIP, "DIR", c.dir, "PREPARED", prepared())
+	c.stores(a)
+	c.reads(a, "after the deploy")
 	p.Pando("restart", "--wait", key.String())
 	if a.forgets {
-		client.stores(a)
+		c.stores(a)
 	}
-	client.reads(a, "after a restart")
+	c.reads(a, "after a restart")
 	end := func() {}
 	if a.port != "" {
-		end = client.load(service.VIP + ":" + a.port)
+		end = c.load(service.VIP + ":" + a.port)
 	}
 	edition := "services: {" + a.service + ": {environment: {EDITION: second}}}\n"
-	if err := os.WriteFile(filepath.Join(dir, "compose.second.yaml"), []byte(edition), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "compose.second.yaml"), []byte(edition), 0o644); err != nil {
 		p.Fatal(err)
 	}
-	p.Pando("deploy", "--wait", "--env", "second", file)
+	c.deploy("--env", "second")
 	end()
 	if a.forgets {
-		client.stores(a)
+		c.stores(a)
 	}
-	client.reads(a, "after a rollout")
-	p.Pando("rm", "--wait", key.String())
+	c.reads(a, "after a rollout")
+	if c.lose() {
+		c.deploy("--env", "second")
+		if a.forgets {
+			c.stores(a)
+		}
+		c.reads(a, "after a restore of its volumes")
+		c.remove()
+	}
 }
 
 // client is a machine outside the cluster.
 type client struct {
 	*labtest.Pando
-	words *strings.Replacer
+	tenant pando.Tenant
+	dir    string
+	words  *strings.Replacer
+}
+
+// build copies the folder of an application and builds its images.
+func (c client) build(a app) {
+	c.Helper()
+	if err := os.CopyFS(c.dir, os.DirFS(filepath.Join("testdata", string(c.tenant)))); err != nil {
+		if !errors.Is(err, fs.ErrExist) {
+			c.Fatal(err)
+		}
+	}
+	for _, name := range append([]string{"image.yaml"}, a.extraImages...) {
+		recipe := filepath.Join(c.dir, name)
+		text, err := os.ReadFile(recipe)
+		if err == nil {
+			text = bytes.ReplaceAll(text, []byte("PREPARED"), []byte(prepared()))
+			err = os.WriteFile(recipe, text, 0o644)
+		}
+		if err != nil {
+			c.Fatal(err)
+		}
+		c.Pando.Pando("image", "build", recipe)
+	}
+}
+
+func (c client) deploy(flags ...string) {
+	c.Helper()
+	c.Pando.Pando(append(append([]string{"deploy", "--wait"}, flags...), filepath.Join(c.dir, "compose.yaml"))...)
+}
+
+// remove removes the services of the application, each after those that need it.
+func (c client) remove() {
+	c.Helper()
+	all, err := c.API(c.Host()).Services(c.Context())
+	if err != nil {
+		c.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Service.Tenant == c.tenant {
+			c.Pando.Pando("rm", s.Service.String())
+		}
+	}
+	// The flows of a UDP service end when they are idle.
+	c.AwaitFor(4*labtest.Patience, "no service of "+string(c.tenant), func() (string, bool) {
+		left := []string{}
+		all, err := c.API(c.Host()).Services(c.Context())
+		for _, s := range all {
+			if s.Service.Tenant == c.tenant {
+				left = append(left, s.Service.String())
+			}
+		}
+		return fmt.Sprint(left, err), err == nil && len(left) == 0
+	})
+}
+
+// lose removes the application, backs up the volumes, deletes them and restores them. It returns
+// false if the application has no volume.
+func (c client) lose() bool {
+	c.Helper()
+	c.remove()
+	gone := map[[2]string]bool{}
+	var all []pando.KeptVolume
+	c.PandoJSON(&all, "volume", "ls")
+	for _, v := range all {
+		if v.Service.Tenant == c.tenant {
+			gone[[2]string{v.Service.String(), v.Name}] = true
+		}
+	}
+	if len(gone) == 0 {
+		return false
+	}
+	file := filepath.Join(c.dir, "backup")
+	c.Pando.Pando("backup", "--volumes", file)
+	for v := range gone {
+		c.Pando.Pando("volume", "rm", v[0], v[1])
+	}
+	for _, host := range c.Hosts {
+		c.Must(host, c.Bin, "restore", "--volumes", file)
+	}
+	return true
 }
 
 // says waits for the output of a line of a shell: an application may need a moment after its port

@@ -111,7 +111,8 @@ func (p podman) run(name string, c container) ended {
 	if c.kernel {
 		words = append(words, "--group-add", "extra", "--group-add", "70001", "--ulimit", "core=0:0",
 			"--ulimit", "stack=4194304:8388608", "--sysctl", "net.core.somaxconn=77", "--sysctl",
-			"kernel.shmmax=65536", "--sysctl", "fs.mqueue.msg_max=7")
+			"kernel.shmmax=65536", "--sysctl", "fs.mqueue.msg_max=7", "--umask", "0027", "--cpuset-cpus",
+			"0", "--dns-search", "corp.example", "--dns-opt", "ndots:2")
 	}
 	if out, err := p.command(append(append(words, p.image), c.words...)...).CombinedOutput(); err != nil {
 		p.t.Fatalf("podman create %s: %v\n%s", name, err, out)
@@ -226,6 +227,8 @@ func (p inPando) run(name string, c container) ended {
 		s.Ulimits = map[string]string{"core": "0:0", "stack": "4194304:8388608"}
 		s.Sysctls = map[string]string{"net.core.somaxconn": "77", "kernel.shmmax": "65536",
 			"fs.mqueue.msg_max": "7"}
+		s.Umask, s.Resources.CPUSet = "0027", "0"
+		s.DNSSearch, s.DNSOptions = []string{"corp.example"}, []string{"ndots:2"}
 	}
 	if c.large { // as Podman gets; without them, a program has those of the host's init
 		s.Ulimits = map[string]string{"nofile": "1024:" + mostFiles(p.t), "nproc": "1024:1024"}

@@ -179,7 +179,7 @@ func answerNames(
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
 		Endpoints: a.Endpoints, Aliased: a.Aliased, Recurses: recurses(h),
-		Owner: ownerAt(h, a.TenantAt), Silent: silent,
+		Owner: ownerAt(h, a.InstanceAt), Resolvers: resolversAt(a), Silent: silent,
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
@@ -191,15 +191,38 @@ func answerNames(
 // ownerAt returns the tenants of the addresses of instances. An address of no known instance has an
 // owner as well: the programs of the host alone have the reserve of operators.
 func ownerAt(
-	h pando.Host, tenantAt func(netip.Addr) (pando.Tenant, bool),
+	h pando.Host, instanceAt func(netip.Addr) (pando.ServiceKey, pando.Spec, bool),
 ) func(netip.Addr) (pando.Tenant, bool) {
 	return func(a netip.Addr) (pando.Tenant, bool) {
 		if !h.Instances4.Contains(a) && !h.Instances6.Contains(a) {
 			return "", false
 		}
-		t, _ := tenantAt(a)
-		return t, true
+		s, _, _ := instanceAt(a)
+		return s.Tenant, true
 	}
+}
+
+// resolversAt returns the resolvers that an instance has by its spec. The hosts are not among them: an
+// instance has no way to their ports either.
+func resolversAt(a *agent.Agent) func(netip.Addr) []netip.AddrPort {
+	return func(from netip.Addr) (out []netip.AddrPort) {
+		_, spec, _ := a.InstanceAt(from)
+		for _, text := range spec.DNS {
+			if one, err := netip.ParseAddr(text); err == nil && !a.HasHostAt(one) && !isOwn(one) {
+				out = append(out, netip.AddrPortFrom(one, dns.Port))
+			}
+		}
+		return out
+	}
+}
+
+// isOwn reports whether an address is one of this machine.
+func isOwn(a netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
+		p, err := netip.ParsePrefix(own.String())
+		return err == nil && p.Addr().Unmap() == a
+	})
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These
@@ -209,11 +232,7 @@ func recurses(h pando.Host) func(netip.Addr) bool {
 		if a.IsLoopback() || h.Instances4.Contains(a) || h.Instances6.Contains(a) {
 			return true
 		}
-		all, err := net.InterfaceAddrs()
-		return err == nil && slices.ContainsFunc(all, func(own net.Addr) bool {
-			p, err := netip.ParsePrefix(own.String())
-			return err == nil && p.Addr().Unmap() == a
-		})
+		return isOwn(a)
 	}
 }
 

@@ -27,6 +27,9 @@ import (
 // Zone is the domain of every service.
 const Zone = "pando."
 
+// Port is the port of every resolver.
+const Port = 53
+
 const (
 	ttlSeconds       = 5 // a service that is removed and made anew may get another VIP
 	upstreamWaitMax  = 2 * time.Second
@@ -58,6 +61,9 @@ type Config struct {
 	// Upstreams are host:port of resolvers for all other names. The default is those of Resolv, as
 	// the file is when a question comes.
 	Upstreams []string
+	// Resolvers returns the resolvers that the instance with an address has in place of the upstreams,
+	// or nil. By default, no instance has any.
+	Resolvers func(netip.Addr) []netip.AddrPort
 	// Silent records the upstreams that do not answer. It may be nil.
 	Silent *Silent
 	// Resolv is a file in the form of resolv.conf. The default is /etc/resolv.conf.
@@ -200,12 +206,8 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	case dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name)):
 		s.own(m, q)
 	case s.further(m, q, w.RemoteAddr()):
-	case nobodys(q.Question[0]):
-		m.SetRcode(q, dns.RcodeNameError)
-	case !s.recurses(w.RemoteAddr()): // an open resolver amplifies attacks on others
-		m.SetRcode(q, dns.RcodeRefused)
 	default:
-		m = s.forward(q, w.RemoteAddr())
+		m = s.others(m, q, w.RemoteAddr())
 	}
 	if w.RemoteAddr().Network() == "udp" {
 		size := dns.MinMsgSize
@@ -215,6 +217,38 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.Truncate(size)
 	}
 	_ = w.WriteMsg(m) // the client may be gone
+}
+
+// others answers for a name outside the zone. A resolver of the instance's own may know names that no
+// outside resolver does.
+func (s *Server) others(m, q *dns.Msg, from net.Addr) *dns.Msg {
+	own := s.resolvers(from)
+	switch {
+	case len(own) == 0 && nobodys(q.Question[0]):
+		m.SetRcode(q, dns.RcodeNameError)
+	case !s.recurses(from): // an open resolver amplifies attacks on others
+		m.SetRcode(q, dns.RcodeRefused)
+	case len(own) > 0:
+		return s.forward(q, from, own, nil) // a silent one concerns its service alone
+	default:
+		return s.forward(q, from, s.upstreams(), s.config.Silent)
+	}
+	return m
+}
+
+// resolvers returns host:port of the resolvers of the instance with an address.
+func (s *Server) resolvers(from net.Addr) (out []string) {
+	if s.config.Resolvers == nil {
+		return nil
+	}
+	a, err := netip.ParseAddrPort(from.String())
+	if err != nil {
+		return nil
+	}
+	for _, one := range s.config.Resolvers(a.Addr().Unmap().WithZone("")) {
+		out = append(out, one.String())
+	}
+	return out
 }
 
 func (s *Server) recurses(from net.Addr) bool {
@@ -303,7 +337,7 @@ func (s *Server) take(
 // forward asks the upstreams in turn, over the network by which the question came. An upstream that
 // refuses or fails does not know the answer, so the next one is asked. All together have less time
 // than a client waits before it asks again.
-func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
+func (s *Server) forward(q *dns.Msg, from net.Addr, upstreams []string, silent *Silent) *dns.Msg {
 	answer := new(dns.Msg)
 	answer.SetRcode(q, dns.RcodeServerFailure)
 	slot, err := s.take(s.slots, from)
@@ -315,12 +349,12 @@ func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
 	ctx, cancel := context.WithTimeout(context.Background(), upstreamsWaitMax)
 	defer cancel()
 	client := dns.Client{Net: from.Network(), Timeout: upstreamWaitMax}
-	for _, upstream := range s.upstreams() {
+	for _, upstream := range upstreams {
 		if s.closing.Load() || ctx.Err() != nil {
 			break
 		}
 		m, _, err := client.ExchangeContext(ctx, q, upstream)
-		s.config.Silent.note(upstream, err == nil)
+		silent.note(upstream, err == nil)
 		if err != nil {
 			continue
 		}

@@ -3,6 +3,7 @@ package dns
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -48,10 +49,46 @@ func TestAResolverThatRefusesOrFailsIsPassedOver(t *testing.T) {
 		{[]string{fails, refuses}, dns.RcodeRefused}, {[]string{}, dns.RcodeServerFailure},
 	} {
 		s := New(Config{Upstreams: c.upstreams})
-		if got := s.forward(question(), &net.UDPAddr{}); got.Rcode != c.want {
+		if got := s.forward(question(), &net.UDPAddr{}, s.upstreams(), nil); got.Rcode != c.want {
 			t.Errorf("%v: %s, want %s", c.upstreams, dns.RcodeToString[got.Rcode],
 				dns.RcodeToString[c.want])
 		}
+	}
+}
+
+// An instance with resolvers of its own asks them, also for names without a dot. One of them that is
+// silent is none of the host's.
+func TestAnInstanceAsksResolversOfItsOwn(t *testing.T) {
+	knows, denies := answering(t, dns.RcodeSuccess), answering(t, dns.RcodeNameError)
+	own := map[string]string{"127.0.0.9": knows, "127.0.0.10": "127.0.0.1:1"}
+	silent := &Silent{}
+	s := New(Config{Addr: "127.0.0.1:0", Upstreams: []string{denies}, Silent: silent,
+		Resolvers: func(a netip.Addr) []netip.AddrPort {
+			if at, ok := own[a.String()]; ok {
+				return []netip.AddrPort{netip.MustParseAddrPort(at)}
+			}
+			return nil
+		}})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, c := range []struct {
+		from, name string
+		want       int
+	}{
+		{"127.0.0.9", "example.org.", dns.RcodeSuccess}, {"127.0.0.9", "printer.", dns.RcodeSuccess},
+		{"127.0.0.10", "example.org.", dns.RcodeServerFailure},
+		{"127.0.0.1", "example.org.", dns.RcodeNameError}, {"127.0.0.1", "printer.", dns.RcodeNameError},
+	} {
+		client := dns.Client{Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(c.from)}}}
+		got, _, err := client.Exchange(new(dns.Msg).SetQuestion(c.name, dns.TypeA), s.Addr())
+		if err != nil || got.Rcode != c.want {
+			t.Errorf("%s asks for %s: %v, %v, want %s", c.from, c.name, got, err, dns.RcodeToString[c.want])
+		}
+	}
+	if len(silent.at) > 0 {
+		t.Errorf("the host's silent resolvers: %v", silent.at)
 	}
 }
 

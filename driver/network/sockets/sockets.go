@@ -48,7 +48,9 @@ const (
 	byFamily          = 20 // SOCK_DIAG_BY_FAMILY
 )
 
-// TCP lists the open TCP connections in the network namespace of the calling thread.
+// TCP lists the open TCP connections in the network namespace of the calling thread. A connection that
+// both programs have closed is over once the client has all data. The kernel keeps it for minutes if
+// the client's machine is gone and never acknowledges the end.
 func TCP() ([]Socket, error) {
 	var request [60]byte // struct inet_diag_req
 	binary.NativeEndian.PutUint32(request[52:], open)
@@ -74,10 +76,22 @@ func UDP() ([]Socket, error) {
 func list(kind int, request []byte) (out []Socket, err error) {
 	err = each(kind, request, func(message []byte) error {
 		s, err := parse(message)
-		out = append(out, s)
+		if err != nil || !over(message) {
+			out = append(out, s)
+		}
 		return err
 	})
 	return out, err
+}
+
+// unsentAt is the offset of the bytes without an acknowledgement in struct inet_diag_msg.
+const unsentAt = 60
+
+// over reports whether only the acknowledgement of this side's end is missing: the end takes the place
+// of one byte.
+func over(m []byte) bool {
+	s := State(m[1])
+	return (s == LastAck || s == Closing) && binary.NativeEndian.Uint32(m[unsentAt:]) <= 1
 }
 
 // each calls f with each message of a list, until an error.

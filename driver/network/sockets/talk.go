@@ -48,7 +48,9 @@ func Talks() (out []Talk, err error) {
 	binary.NativeEndian.PutUint32(request[52:], open)
 	err = each(tcpOfBothFamilies, request[:], func(message []byte) error {
 		t, err := parseTalk(message)
-		out = append(out, t)
+		if err != nil || !over(message) {
+			out = append(out, t)
+		}
 		return err
 	})
 	return out, err

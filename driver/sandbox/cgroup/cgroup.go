@@ -74,6 +74,7 @@ type Group struct {
 	v1   map[string]string // controller -> folder
 	// devices is its folder in v1's hierarchy of devices, or "".
 	devices string
+	cpuset  string // its folder in v1's hierarchy of processors, or ""
 	strain  strain
 }
 
@@ -89,6 +90,9 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 	if h.devices {
 		g.devices = filepath.Join(h.root, devicesController, name)
 	}
+	if dir := filepath.Join(h.root, cpusetController, name); !h.v2 && isFolder(dir) {
+		g.cpuset = dir // of a group that a former agent made
+	}
 	for _, dir := range g.all() {
 		if err := makeFolder(dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), g.Remove())
@@ -99,27 +103,6 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 	}
 	return g, nil
 }
-
-// makeTries bounds the attempts to make a group while its parents are pruned, 1 ms apart.
-const makeTries = 500
-
-// makeFolder makes a folder of a group. Another driver may prune an empty parent between two steps;
-// then the kernel finds no parent, or one that is going, or a parent was there and is gone at the
-// next look. makeFolder starts again.
-func makeFolder(dir string) (err error) {
-	for range makeTries {
-		err = os.MkdirAll(dir, 0o755)
-		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
-		if !gone && !errors.Is(err, fs.ErrExist) {
-			break
-		}
-		pause()
-	}
-	return err
-}
-
-// pause waits 1 ms between two attempts.
-func pause() { unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil) }
 
 // enable hands the controllers down to a v2 group. A missing one is an error only for a spec that
 // wants its limit.
@@ -144,6 +127,9 @@ func (h Hierarchies) Roots() []string {
 	}
 	if h.devices {
 		out = append(out, filepath.Join(h.root, devicesController))
+	}
+	if dir := filepath.Join(h.root, cpusetController); isFolder(dir) {
+		out = append(out, dir)
 	}
 	return out
 }
@@ -170,12 +156,19 @@ func (g *Group) folders() []string {
 	return out
 }
 
-// all returns every folder of the group, also that of its devices.
+// all returns every folder of the group, also those of its devices and processors.
 func (g *Group) all() []string {
-	if g.devices == "" {
-		return g.folders()
+	return append(g.folders(), g.apart()...)
+}
+
+// apart returns the folders of the group in hierarchies of v1 that neither limit nor count.
+func (g *Group) apart() (out []string) {
+	for _, dir := range []string{g.devices, g.cpuset} {
+		if dir != "" {
+			out = append(out, dir)
+		}
 	}
-	return append(g.folders(), g.devices)
+	return out
 }
 
 // Entry implements pando.Cgroup.
@@ -188,8 +181,8 @@ func (g *Group) Entry() pando.CgroupEntry {
 	for _, dir := range g.v1 {
 		e.Tasks = append(e.Tasks, strings.TrimPrefix(filepath.Join(dir, "tasks"), g.root))
 	}
-	if g.devices != "" {
-		e.Tasks = append(e.Tasks, strings.TrimPrefix(filepath.Join(g.devices, "tasks"), g.root))
+	for _, dir := range g.apart() {
+		e.Tasks = append(e.Tasks, strings.TrimPrefix(filepath.Join(dir, "tasks"), g.root))
 	}
 	return e
 }
@@ -234,6 +227,12 @@ func bandwidth(cpus float64) (quota, period int64) {
 
 // Limit implements pando.Cgroup.
 func (g *Group) Limit(r pando.Resources) error {
+	if r.CPUSet != "" {
+		folder, err := chooseProcessors(g.root, g.name, g.v2 != "", r.CPUSet)
+		if g.cpuset = folder; err != nil {
+			return err
+		}
+	}
 	quota, period := bandwidth(r.CPUs)
 	pids := orText(cmp.Or(r.PIDs, pando.PIDsDefault), "max")
 	settings := []struct {
@@ -278,17 +277,6 @@ func (g *Group) write(controller, v1, v2, value1, value2 string) error {
 		return fs.ErrNotExist
 	}
 	return put(filepath.Join(dir, v1), value1)
-}
-
-// put writes an existing file. It creates none: a folder that is not a cgroup would accept any
-// file.
-func put(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
 }
 
 func orText(n int64, none string) string {

@@ -309,6 +309,9 @@ func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load 
 
 func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox,
 	error) {
+	if err := limit(s.cgroup, spec.Spec.Resources); err != nil { // it may give the group a further folder
+		return nil, err
+	}
 	p, err := d.program(s, spec)
 	if err == nil {
 		err = d.free(ctx, p.Volumes)
@@ -317,13 +320,6 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	var moved *arriving
 	if err == nil && (spec.From != "" || spec.Arrives != nil) {
 		cold, moved, err = thawer{d}.thawable(spec, &p)
-	}
-	if err != nil {
-		return nil, err
-	}
-	err = s.cgroup.Limit(bounded(spec.Spec.Resources))
-	if err != nil { // a machine that counts no memory holds the limits of the spec alone
-		err = s.cgroup.Limit(spec.Spec.Resources)
 	}
 	if err != nil {
 		return nil, err
@@ -341,11 +337,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 			return nil, err
 		}
 	}
-	var ordinals pando.ServiceName
-	if spec.Spec.Stateful() {
-		ordinals = spec.Spec.Name
-	}
-	if err := s.search(spec.Instance.Service.Tenant, ordinals); err != nil {
+	if err := s.resolve(resolverOf(spec)); err != nil {
 		return nil, err
 	}
 	if e, ok := spec.Spec.External(spec.Instance.Ordinal); ok {
@@ -376,6 +368,14 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	}
 	go b.listen()
 	return b, nil
+}
+
+// limit sets the limits of an instance. A machine that counts no memory holds only those of the spec.
+func limit(g pando.Cgroup, r pando.Resources) error {
+	if g.Limit(bounded(r)) == nil {
+		return nil
+	}
+	return g.Limit(r)
 }
 
 // bounded returns the limits of an instance. Without a limit of memory in its spec, it may take
@@ -409,6 +409,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (wire.Program, error) 
 		Hostname: hostname(spec), Address: s.IP4, Hosts: spec.Spec.ExtraHosts,
 		Open: spec.Spec.Unconfined(), Init: spec.Spec.Init,
 		Limits: spec.Spec.Ulimits, Sysctls: spec.Spec.Sysctls, Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly, Configs: spec.Configs,
+		Umask: spec.Spec.Umask,
 	}
 	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	if p.Idle && by != "" {

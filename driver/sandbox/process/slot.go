@@ -138,7 +138,7 @@ func (s *slot) save() error {
 // one, no agent would find it.
 func (s *slot) startShim(self []string, furnish wire.Furniture) (live *os.File, err error) {
 	host, _ := os.ReadFile("/etc/resolv.conf")
-	text := resolv("", "", host)
+	text := resolver{}.conf(host)
 	if err := os.WriteFile(furnish.Resolv, text, 0o644); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package pando
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -111,11 +112,22 @@ func (sp *spread) saw(instances int) {
 		return
 	}
 	sp.load = spreadTo
-	now := time.Now()
+	sp.leave(share)
+}
+
+// leave chooses a share of the connections to leave, exactly: a draw for each would leave too many on
+// some instances. Those that were chosen before are on their way. The caller holds the lock.
+func (sp *spread) leave(share float64) {
+	var stay []*kept
 	for _, k := range sp.conns {
-		if rand.Float64() < share {
-			k.due.Store(now.Add(time.Duration(rand.Int64N(int64(spreadOver)))).UnixNano())
+		if k.due.Load() == 0 {
+			stay = append(stay, k)
 		}
+	}
+	rand.Shuffle(len(stay), func(a, b int) { stay[a], stay[b] = stay[b], stay[a] })
+	now := time.Now()
+	for _, k := range stay[:int(math.Ceil(share*float64(len(stay))))] {
+		k.due.Store(now.Add(time.Duration(rand.Int64N(int64(spreadOver)))).UnixNano())
 	}
 }
 

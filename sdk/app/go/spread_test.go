@@ -47,6 +47,29 @@ func TestTheShareThatLeaves(t *testing.T) {
 	}
 }
 
+// The share that leaves is exact, also while connections that were chosen before are on their way.
+func TestAnExactShareLeaves(t *testing.T) {
+	sp := newSpread(&http.Server{})
+	for range 100 {
+		a, b := net.Pipe()
+		t.Cleanup(func() { a.Close(); b.Close() })
+		sp.conns[a] = &kept{}
+	}
+	left := func() (n int) {
+		for _, k := range sp.conns {
+			if k.due.Load() != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for _, c := range []struct{ instances, want int }{{1, 0}, {2, 90}, {4, 100}} {
+		if sp.saw(c.instances); left() != c.want {
+			t.Errorf("at %d instances %d of 100 connections leave, want %d", c.instances, left(), c.want)
+		}
+	}
+}
+
 // fleet is a service of several servers behind a balancer that takes them in turn.
 type fleet struct {
 	ports   []string

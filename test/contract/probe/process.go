@@ -140,12 +140,18 @@ func names() map[string]string {
 		}
 	}
 	var servers, search int
+	var options, domain string
 	for _, line := range strings.Split(read("/etc/resolv.conf"), "\n") {
 		f := strings.Fields(line)
 		if len(f) > 0 && f[0] == "nameserver" {
 			servers++
 		} else if len(f) > 0 && f[0] == "search" {
 			search++
+			if domain = f[len(f)-1]; strings.HasSuffix(domain, ".pando") {
+				domain = ""
+			}
+		} else if len(f) > 0 && f[0] == "options" {
+			options = strings.Join(f[1:], " ")
 		}
 	}
 	var u unix.Utsname
@@ -158,7 +164,8 @@ func names() map[string]string {
 		"localhost":               fmt.Sprint(strings.Contains(read("/etc/hosts"), "127.0.0.1")),
 		"IPv6 localhost":          fmt.Sprint(strings.Contains(read("/etc/hosts"), "::1")),
 		"name of the builder":     fmt.Sprint(strings.Contains(read("/etc/hosts"), "builder")),
-		"name servers":            fmt.Sprint(servers), "search lines": fmt.Sprint(search),
+		"options":                 options, "last domain": domain,
+		"name servers": fmt.Sprint(servers), "search lines": fmt.Sprint(search),
 		"domain": unix.ByteSliceToString(u.Domainname[:]), "mtab": mtab,
 		"hosts": stat("/etc/hosts"), "resolv.conf": stat("/etc/resolv.conf"),
 		"hostname mode": stat("/etc/hostname"), "writes hosts": text(appendTo("/etc/hosts")),

@@ -88,6 +88,7 @@ func limits() map[string]string {
 			out[name] = "unlimited"
 		}
 	}
+	out["processors"] = status("Cpus_allowed_list")
 	return out
 }
 

@@ -51,7 +51,7 @@ type forker struct {
 // raw reports whether the thread forks by spawn, which needs a thread without a filter. A program
 // enters its v2 cgroup itself.
 func (f forker) raw(p wire.Program) bool {
-	return p.Users != nil || len(p.Limits) > 0 || p.IsPID1() || f.entry.Folder != ""
+	return p.Users != nil || len(p.Limits) > 0 || p.Umask != "" || p.IsPID1() || f.entry.Folder != ""
 }
 
 // waitToFork drops the privileges of this thread, then waits for a program and forks it.
@@ -178,6 +178,9 @@ func (t forker) forkRaw(f forking, path string, files [3]uintptr, traced bool) (
 	}
 	var err error
 	if s.limits, err = within(p.Limits); err != nil {
+		return 0, err
+	}
+	if s.umask, err = maskOf(p.Umask); err != nil {
 		return 0, err
 	}
 	if t.entry.Folder != "" {

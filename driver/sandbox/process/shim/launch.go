@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	"pando.run/pando"
@@ -53,7 +54,8 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 	forks := forker{entry: p.Cgroup, groups: s.groups, apart: p.Layers != nil}
 	// The filter of the first thread lets nothing enter a namespace: the program gets its own.
 	forks.open = p.Open || forks.raw(p)
-	fresh := p.Open || p.HostNet || p.Layers != nil || p.Users != nil
+	fresh := p.Open || p.HostNet || p.Layers != nil || p.Users != nil ||
+		!slices.Equal(p.Cgroup.Tasks, s.entry.Tasks) // the first thread is not in all of its cgroups
 	if p.IsPID1() {
 		do.lead, forks.inside = s.leader.pid == 0, s.leader.inside
 	}

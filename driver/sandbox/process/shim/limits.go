@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,18 @@ func within(words map[string]string) (out []limit, err error) {
 			Max: min(hard, own.Max)}})
 	}
 	return out, nil
+}
+
+// maskOf returns a umask in octal digits as a number, or -1 for "".
+func maskOf(digits string) (int, error) {
+	if digits == "" {
+		return -1, nil
+	}
+	n, err := strconv.ParseUint(digits, 8, 9)
+	if err != nil {
+		return -1, fmt.Errorf("%w: umask: %q", pando.ErrInvalid, digits)
+	}
+	return int(n), nil
 }
 
 // setKernel sets the settings of the kernel that the sandbox has for itself. The /proc of the sandbox

@@ -40,6 +40,7 @@ type ociUser struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"additionalGids,omitempty"`
+	Umask  *uint32  `json:"umask,omitempty"`
 }
 
 type ociLimit struct {
@@ -108,7 +109,7 @@ func (s *shim) runtimeConfig(p wire.Program) ociConfig {
 
 // runtimeProcess returns a program, or a command beside it, as the runtime starts it.
 func (s *shim) runtimeProcess(p wire.Program) ociProcess {
-	out := ociProcess{Args: p.Argv, Env: p.Env, Cwd: p.Dir, User: ociUser{p.UID, p.GID, p.Groups},
+	out := ociProcess{Args: p.Argv, Env: p.Env, Cwd: p.Dir, User: ociUser{UID: p.UID, GID: p.GID, Groups: p.Groups},
 		NoPrivileges: true, Capabilities: map[string][]string{}}
 	var has []string
 	if p.Users != nil && p.UID == 0 {
@@ -122,6 +123,10 @@ func (s *shim) runtimeProcess(p wire.Program) ociProcess {
 	}
 	if s.files != nil {
 		out.ResourceLimit = []ociLimit{{"RLIMIT_NOFILE", s.files.Cur, s.files.Max}}
+	}
+	if mask, err := maskOf(p.Umask); err == nil && mask >= 0 {
+		own := uint32(mask)
+		out.User.Umask = &own
 	}
 	if all, err := within(p.Limits); err == nil {
 		for _, l := range all {

@@ -30,7 +30,7 @@ func Main(args []string) int {
 	// The kernel spares the agent when memory is short. An instance is not spared, and cannot change
 	// that.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
-	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.OpenFiles()}
+	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.OpenFiles(), entry: f.Entry}
 	s.lastPID, _ = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0)
 	// The program must not inherit the sockets that command its shim.
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)

@@ -55,10 +55,11 @@ type shim struct {
 	entrance entrance
 	// top is the root of the program's files, as the shim sees it: "" for the shim's own.
 	top        string
-	containers int          // made by a runtime
-	users      int          // descriptor of the program's user namespace, if it has one
-	network    *os.File     // the host's, for a program that has it
-	files      *unix.Rlimit // of the program, where it is in a user namespace
+	containers int               // made by a runtime
+	users      int               // descriptor of the program's user namespace, if it has one
+	network    *os.File          // the host's, for a program that has it
+	files      *unix.Rlimit      // of the program, where it is in a user namespace
+	entry      pando.CgroupEntry // into the cgroups of the sandbox, before a spec adds one
 	waits      map[int]chan unix.WaitStatus
 	reaping    bool
 	events     []pando.SandboxEvent

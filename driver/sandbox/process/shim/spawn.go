@@ -41,6 +41,7 @@ type spawning struct {
 	noSignals     uint64
 	openFiles     *unix.Rlimit // nil: as this process
 	limits        []limit      // of the spec
+	umask         int          // of the spec; -1: that of this process
 }
 
 // steps names the steps of a child, in order.
@@ -185,6 +186,9 @@ func (s *spawning) child() (step uint32, failed syscall.Errno) {
 	if s.openFiles != nil {
 		syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE,
 			uintptr(unsafe.Pointer(s.openFiles)), 0, 0, 0)
+	}
+	if s.umask >= 0 {
+		syscall.RawSyscall(unix.SYS_UMASK, uintptr(s.umask), 0, 0)
 	}
 	for i := range s.limits {
 		syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, s.limits[i].which,

@@ -45,6 +45,7 @@ type Program struct {
 	// Limits are bounds of each process, Sysctls are settings of the sandbox's kernel.
 	Limits  map[string]string `json:"limits,omitempty"`
 	Sysctls map[string]string `json:"sysctls,omitempty"`
+	Umask   string            `json:"umask,omitempty"` // octal digits; "": that of the shim
 
 	Owners []uint32 `json:"-"` // large ids of the image's files, for Users
 }

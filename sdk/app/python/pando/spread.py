@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -66,9 +67,11 @@ class Spread:
                 return
             self._load = _TO
             now = self._clock()
-            for connection in list(self._due):
-                if random.random() < share:
-                    self._due[connection] = now + random.random() * _OVER_SECONDS
+            # A draw for each connection would leave too many on some instances. Those that were chosen
+            # before are on their way.
+            stay = [c for c, due in self._due.items() if due == float("inf")]
+            for connection in random.sample(stay, math.ceil(share * len(stay))):
+                self._due[connection] = now + random.random() * _OVER_SECONDS
 
     def leaves(self, connection: object) -> bool:
         """Returns True if a connection, such as its socket, is to end with the answer."""

@@ -318,6 +318,16 @@ class SpreadTest(unittest.TestCase):
         del connections[:]
         self.assertEqual(len(spread._due), 1)
 
+    def test_an_exact_share_leaves(self) -> None:
+        spread = pando.Spread(lambda: 9.0)
+        connections = [threading.Event() for _ in range(100)]
+        for c in connections:
+            spread.leaves(c)
+        for instances, want in ((1, 0), (2, 90), (4, 100)):
+            spread.saw(instances)
+            leaving = sum(spread._due[c] != float("inf") for c in connections)
+            self.assertEqual(leaving, want)
+
     def test_small_steps_add_up(self) -> None:
         spread = pando.Spread(lambda: 9.0)
         connections = [threading.Event() for _ in range(200)]
