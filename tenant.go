@@ -128,6 +128,8 @@ type TenantUse struct {
 type TenantStatus struct {
 	Account
 	Use TenantUse `json:"use"`
+	// Adrift names its instances that run without a record since a restore, as Host.Adrift does.
+	Adrift string `json:"adrift,omitempty"`
 }
 
 // TenantOperators is every request about tenants.

@@ -26,6 +26,9 @@ type adoption struct {
 	// adrift holds the instances that run without a record, because the backup has not got their
 	// service. The lock of the records guards it.
 	adrift map[pando.InstanceID]bool
+	// open holds the instances that ran at the restore and of which nothing is known yet. An instance that
+	// began later has a record, and ends with it.
+	open map[pando.InstanceID]bool
 }
 
 // adoptWait is the time between two attempts to write the record of an instance.
@@ -33,7 +36,13 @@ const adoptWait = 200 * time.Millisecond
 
 // begin starts the adoption after a snapshot of a restored store, or of a service that came
 // back. former is the world before the restore. The caller holds the lock.
-func (a *adoption) begin(former *world.World) {
+func (a *adoption) begin(former *world.World, restored bool) {
+	if restored {
+		a.open = map[pando.InstanceID]bool{}
+		for id := range a.agent.runners {
+			a.open[id] = true
+		}
+	}
 	if a.running {
 		a.again = true
 		return
@@ -69,6 +78,7 @@ func (a *adoption) once(
 	}
 	a.agent.mu.Lock()
 	all, orphans := a.agent.everyRunner(), a.orphans()
+	all = slices.DeleteFunc(all, func(r *runner) bool { return !a.open[r.id] && !a.adrift[r.id] })
 	a.agent.mu.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
@@ -229,9 +239,13 @@ func (a *adoption) adopted(err error, what string) bool {
 func (a *adoption) setAdrift(i pando.InstanceID) {
 	a.agent.mu.Lock()
 	defer a.agent.mu.Unlock()
+	if !a.open[i] {
+		return // it is adrift already, or its service was removed meanwhile
+	}
 	if a.adrift == nil {
 		a.adrift = map[pando.InstanceID]bool{}
 	}
+	delete(a.open, i)
 	a.adrift[i] = true
 }
 
@@ -239,6 +253,7 @@ func (a *adoption) landed(i pando.InstanceID) {
 	a.agent.mu.Lock()
 	defer a.agent.mu.Unlock()
 	delete(a.adrift, i)
+	delete(a.open, i)
 }
 
 // adrifts reports whether an instance without a record stays: the store was restored from a backup

@@ -73,7 +73,7 @@ func instanceOf(k pando.Key) pando.InstanceID {
 func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	former, adopting := a.world, reset && a.anchor.Unadopted()
+	former, adopting, back := a.world, reset && a.anchor.Unadopted(), a.adoption.back()
 	if reset {
 		a.world = former.Next()
 	}
@@ -81,8 +81,11 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
+	if !adopting {
+		a.adoption.endRemoved(back)
+	}
 	if adopting || !reset && a.adoption.comesBack(n) {
-		a.adoption.begin(former)
+		a.adoption.begin(former, adopting)
 	}
 	if n.endpoints || reset {
 		a.scope.seen = b.Revision

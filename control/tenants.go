@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -65,6 +66,22 @@ func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantSta
 	return st
 }
 
+// adriftOf returns the names of the instances without a record, by tenant and sorted.
+func adriftOf(w *world.World) map[pando.Tenant][]string {
+	out := map[pando.Tenant][]string{}
+	for _, h := range w.Hosts {
+		for word := range strings.FieldsSeq(h.V.Adrift) {
+			if s, _ := pando.ParseAdrift(word); s.Tenant != "" { // a former build names no tenant
+				out[s.Tenant] = append(out[s.Tenant], word)
+			}
+		}
+	}
+	for t := range out {
+		slices.Sort(out[t])
+	}
+	return out
+}
+
 // Tenants implements pando.Operators.
 func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
 	c.desk.mu.RLock()
@@ -76,10 +93,14 @@ func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
 	for s := range c.desk.world.Services {
 		names[s.Tenant] = true
 	}
+	adrift := adriftOf(c.desk.world)
+	for t := range adrift {
+		names[t] = true
+	}
 	out, now, disks := []pando.TenantStatus{}, c.desk.Clock.Now(), decide.DiskOfTenants(c.desk.world)
 	for t := range names {
 		st := tenantStatus(c.desk.world, t, now)
-		st.Use.DiskBytes = disks[t]
+		st.Use.DiskBytes, st.Adrift = disks[t], strings.Join(adrift[t], " ")
 		out = append(out, st)
 	}
 	slices.SortFunc(out,

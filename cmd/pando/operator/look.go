@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,7 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on...); troubles(w, on) })
+			return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on.hosts...); on.troubles(w) })
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
@@ -64,7 +65,7 @@ func (o *Console) instancesOf(ctx context.Context, name string) error {
 		return err
 	}
 	all := []pando.ServiceStatus{st}
-	return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on...); troubles(w, on) })
+	return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on.hosts...); on.troubles(w) })
 }
 
 // exists returns an error if a service does not exist. A list of its things is empty then too. The zero
@@ -80,13 +81,24 @@ func exists(ctx context.Context, o *Console, key pando.ServiceKey) error {
 	return nil
 }
 
-// hostsSeen returns the hosts, or none for a caller with a token of a tenant.
-func hostsSeen(ctx context.Context, o *Console) ([]pando.HostStatus, error) {
-	all, err := o.client.Hosts(ctx)
-	if errors.Is(err, pando.ErrForbidden) {
-		return nil, nil
+// ground is what a caller sees of the hosts. One with a token of a tenant sees no host, and the names of
+// its own instances that run without a record.
+type ground struct {
+	hosts  []pando.HostStatus
+	adrift string
+}
+
+// hostsSeen returns what the caller sees of the hosts.
+func hostsSeen(ctx context.Context, o *Console) (on ground, err error) {
+	on.hosts, err = o.client.Hosts(ctx)
+	if !errors.Is(err, pando.ErrForbidden) {
+		return on, err
 	}
-	return all, err
+	all, err := api.TenantClient{Client: o.client}.Tenants(ctx)
+	for _, t := range all {
+		on.adrift = strings.TrimSpace(on.adrift + " " + t.Adrift)
+	}
+	return ground{adrift: on.adrift}, err
 }
 
 // live lists the instances again after every change. On a terminal it overwrites the last list.
@@ -199,11 +211,11 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			show := func(w io.Writer) { services(w, all); waiting(w, all); troubles(w, on) }
+			show := func(w io.Writer) { services(w, all); waiting(w, all); on.troubles(w) }
 			if err := o.out.Show(all, show); err != nil {
 				return err
 			}
-			return frozenCode(on)
+			return frozenCode(on.hosts)
 		}
 		st, err := o.client.Service(ctx, key)
 		if err != nil {
@@ -213,7 +225,7 @@ func Status(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.out.Show(st, func(w io.Writer) { whole(w, st, time.Now()); troubles(w, on) })
+		return o.out.Show(st, func(w io.Writer) { whole(w, st, time.Now()); on.troubles(w) })
 	}))
 }
 
@@ -255,7 +267,7 @@ func Why(o *Console) *cobra.Command {
 				fmt.Fprintln(w, spread)
 			}
 			waiting(w, now)
-			troubles(w, on)
+			on.troubles(w)
 		})
 	})
 	c.Flags().IntVarP(&most, "number", "n", 0, "show the newest N (0 = all)")

@@ -9,12 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 )
 
 // answering returns a console on a socket that gives the same answers always.
-func answering(t *testing.T, answers map[string]any) (*Console, *strings.Builder) {
+func answering(
+	t *testing.T, answers map[string]any, forbidden ...string,
+) (*Console, *strings.Builder) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	l, err := net.Listen("unix", socket)
@@ -25,6 +29,13 @@ func answering(t *testing.T, answers map[string]any) (*Console, *strings.Builder
 	for path, v := range answers {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(v)
+		})
+	}
+	for _, path := range forbidden {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).Encode(map[string]string{"code": "forbidden", "detail": "no"})
 		})
 	}
 	go http.Serve(l, mux) // until the socket is closed
@@ -77,5 +88,23 @@ func TestAMissingServiceHasASuggestion(t *testing.T) {
 	}
 	if err := o.meant(t.Context(), pando.DefaultService("x"), pando.ErrRefused); err == nil {
 		t.Error("another error is lost")
+	}
+}
+
+// A caller with a token of a tenant sees no host. It sees what of its tenant runs without a record.
+func TestATokenSeesWhatRunsAdrift(t *testing.T) {
+	o, out := answering(t, map[string]any{"GET /v1/services": []pando.ServiceStatus{},
+		"GET /v1/tenants": []pando.TenantStatus{{Adrift: "acme/web/web-1"}}}, "GET /v1/hosts")
+	for _, c := range []*cobra.Command{Ps(o), Status(o)} {
+		out.Reset()
+		c.SetArgs(nil)
+		c.SetContext(t.Context())
+		if err := c.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		if said := out.String(); !strings.Contains(said, "acme/web/web-1 run without a record") ||
+			!strings.Contains(said, "`pando rm`") {
+			t.Errorf("%s prints %q", c.Name(), said)
+		}
 	}
 }

@@ -23,6 +23,14 @@ func troubles(w io.Writer, all []pando.HostStatus) {
 	}
 }
 
+// troubles prints what stands in the way on the hosts, as far as the caller sees them.
+func (g ground) troubles(w io.Writer) {
+	if g.adrift != "" {
+		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s run without a record: %s", g.adrift, cli.AdriftHelp)))
+	}
+	troubles(w, g.hosts)
+}
+
 // waiting prints what the instances that start or drain wait for: a registry, a hook, a connection. A
 // list of services and a history have no row for them.
 func waiting(w io.Writer, all []pando.ServiceStatus) {
@@ -47,8 +55,8 @@ func frozen(all []pando.HostStatus) (out []string) {
 			out = append(out, fmt.Sprintf("%s is frozen: %s", h.Name, h.Frozen))
 		}
 		if h.Adrift != "" {
-			out = append(out, fmt.Sprintf("%s runs %s without a record: the restored backup is "+
-				"older; `pando deploy` their service again", h.Name, h.Adrift))
+			out = append(out, fmt.Sprintf("%s runs %s without a record: %s", h.Name, h.Adrift,
+				cli.AdriftHelp))
 		}
 	}
 	return out
