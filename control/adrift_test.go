@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,28 +76,4 @@ func deployAdrift(t *testing.T, own string, back bool) {
 	cancel()
 	<-ended
 	time.Sleep(20 * time.Second)
-}
-
-// A tenant sees the names of its own instances that run without a record, although the store has no part
-// of their service.
-func TestATenantSeesWhatOfItRunsAdrift(t *testing.T) {
-	c := visitable(t, &hosts{})
-	c.world.Committed(pando.Txn{Put: []pando.Stored{
-		pando.Host{Name: "h1", Adrift: "acme/web/web-2 bank/web/web-9 of-a-former-build"},
-		pando.Host{Name: "h2", Adrift: "acme/web/web-1"},
-	}}, 9)
-	all, err := c.Tenants(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[pando.Tenant]string{}
-	for _, one := range all {
-		if one.Adrift != "" {
-			got[one.Tenant] = one.Adrift
-		}
-	}
-	want := map[pando.Tenant]string{"acme": "acme/web/web-1 acme/web/web-2", "bank": "bank/web/web-9"}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
 }

@@ -37,13 +37,13 @@ func (c *Control) Answer(
 			"one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
 	}
 	mine := &ask{i, by, make(chan answer, 1)}
-	c.mu.Lock()
-	if err := c.door.Admit(i.Service, len(c.asks[i.Service]), c.Clock.Now()); err != nil {
-		c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	if err := c.door.Admit(i.Service, len(c.asks[i.Service]), c.mirror.Clock.Now()); err != nil {
+		c.mirror.Mu.Unlock()
 		return nil, err
 	}
 	c.asks[i.Service] = append(c.asks[i.Service], mine)
-	c.mu.Unlock()
+	c.mirror.Mu.Unlock()
 	defer c.withdraw(mine)
 	sent()
 	taken, leave := c.turns.of(i.Service)
@@ -70,7 +70,7 @@ func (c *Control) Answer(
 	for { // older asks may come first
 		// The end of this asker ends no answer of the others. mine.answer has the result.
 		_ = c.decide(context.WithoutCancel(ctx), term, i.Service)
-		c.wake() // the decision may have consequences
+		c.mirror.Wake() // the decision may have consequences
 		select {
 		case v := <-mine.answer:
 			return v.records, v.err
@@ -97,8 +97,8 @@ func (c *Control) takeAsks(s pando.ServiceKey) []*ask {
 
 // withdraw removes an ask that no decision has taken yet.
 func (c *Control) withdraw(a *ask) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	s := a.intent.Service
 	c.asks[s] = slices.DeleteFunc(c.asks[s], func(o *ask) bool { return o == a })
 	if len(c.asks[s]) == 0 {
@@ -108,8 +108,8 @@ func (c *Control) withdraw(a *ask) {
 
 // answer sends askers the result of the decision about their asks, or the error of its write.
 func (c *Control) answer(asks []*ask, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	for _, a := range asks {
 		if err != nil {
 			a.answer <- answer{err: err}
@@ -123,7 +123,7 @@ func (c *Control) answer(asks []*ask, err error) {
 // recordsOf returns the stored records of an ask and of its instance. It refuses the intent of
 // another asker. The caller holds the lock.
 func (c *Control) recordsOf(a pando.Intent) ([]pando.Record, error) {
-	i, ok := c.world.Intents[a.ID]
+	i, ok := c.mirror.World.Intents[a.ID]
 	if !ok {
 		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, a.ID)
 	}
@@ -134,7 +134,7 @@ func (c *Control) recordsOf(a pando.Intent) ([]pando.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, ok := c.world.Instances[i.V.Instance]
+	o, ok := c.mirror.World.Instances[i.V.Instance]
 	if !ok {
 		return []pando.Record{first}, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/requests"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
@@ -22,6 +23,13 @@ type leadership struct {
 	registry *sim.Registry
 	host     pando.Fence
 	ids      *sim.IDs
+	peers    *sim.Peers
+}
+
+// request makes the control carry out requests with other settings.
+func (l leadership) request(c requests.Config) {
+	c.Mirror, c.Status, c.Peers = l.mirror, l.Reader, l.peers
+	l.Requests = requests.New(c)
 }
 
 func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leadership)) {
@@ -43,7 +51,8 @@ func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leader
 		if l.host, _, err = l.registry.Join(ctx, pando.Host{Name: "h1"}, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: sim.Clock{},
+		l.peers = sim.NewPeers()
+		l.Control = New(Config{Registry: l.registry, Peers: l.peers, Clock: sim.Clock{},
 			IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
 		run, stop := context.WithCancel(ctx)
 		ended := make(chan error)
@@ -105,10 +114,10 @@ func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
 		if records, err := l.Answer(t.Context(), l.host, ask, func() {}); err == nil {
 			t.Errorf("it was answered: %+v", records)
 		}
-		if i, ok := l.world.Intents[ask.ID]; ok {
+		if i, ok := l.mirror.World.Intents[ask.ID]; ok {
 			t.Errorf("it was written: %+v", i)
 		}
-		for _, o := range l.world.Instances {
+		for _, o := range l.mirror.World.Instances {
 			if o.V.Intent == ask.ID {
 				t.Errorf("it was given %s", o.V.ID)
 			}
@@ -144,22 +153,25 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 		if len(written) > 3 {
 			t.Errorf("%d asks were answered in %d commits, want at most 3", many, len(written))
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.mirror.Mu.Lock()
+		defer l.mirror.Mu.Unlock()
 		if len(l.asks) > 0 {
 			t.Errorf("asks are left: %v", l.asks)
 		}
 	})
 }
 
+// laterWait is the delay of the work that follows from an answer.
+const laterWait = 5 * time.Millisecond
+
 func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		due := func() (time.Duration, bool) {
 			synctest.Wait()
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			at, ok := l.wakes[web]
-			return time.Until(at), ok && len(l.queue) == 0
+			l.mirror.Mu.Lock()
+			at, ok := l.mirror.Wakes[web]
+			l.mirror.Mu.Unlock()
+			return time.Until(at), ok && !l.mirror.IsDirty()
 		}
 		if _, err := l.Answer(t.Context(), l.host, l.ask(), func() {}); err != nil {
 			t.Fatal(err)
@@ -203,8 +215,8 @@ func TestAsksOfAServiceAreBounded(t *testing.T) {
 		if n := refused.Load(); n == 0 || n > 200 {
 			t.Errorf("%d of %d asks were refused, want those beyond %d", n, many, scale.AsksWaitingMax)
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.mirror.Mu.Lock()
+		defer l.mirror.Mu.Unlock()
 		if n := answered.Load(); n+refused.Load() != many || len(l.asks) > 0 {
 			t.Errorf("%d answered, %d refused, %d services wait", n, refused.Load(), len(l.asks))
 		}

@@ -6,6 +6,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 )
 
 // A spread that the hosts cannot hold is named, and one that they hold is not.
@@ -34,13 +36,13 @@ func TestASpreadThatTheHostsCannotHoldIsNamed(t *testing.T) {
 		"no host fits it":  {spec("host", 2, "zone=c"), ""}, // it waits, with its own reason
 		"one, for a spare": {spec("host", 1, "host=h2"), "only one host"},
 	} {
-		if got := unspread(tb.W, c.spec, max(1, c.spec.Scale.Min)); !strings.Contains(got, c.want) ||
+		if got := status.Unspread(tb.W, c.spec, max(1, c.spec.Scale.Min)); !strings.Contains(got, c.want) ||
 			(got == "") != (c.want == "") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 	tb.Mark("h3", true)
-	if got := unspread(tb.W, spec("host", 3, ""), 3); !strings.Contains(got, "share 2 hosts") {
+	if got := status.Unspread(tb.W, spec("host", 3, ""), 3); !strings.Contains(got, "share 2 hosts") {
 		t.Errorf("with a drained host: %q", got)
 	}
 }
@@ -63,9 +65,9 @@ func TestAServiceThatNoPacketStartsSaysSo(t *testing.T) {
 			c.change(s)
 		})
 		tb.Settle()
-		st, _ := (&view{world: tb.W}).status(web)
+		st, _ := (&status.Reader{Mirror: &mirror.Mirror{World: tb.W}}).Of(web)
 		spec, _ := tb.W.SpecOf(web, 1)
-		if got := unwoken(spec); (got != "") != c.warned || strings.Contains(st.Reason, "idle: 60s") != c.warned {
+		if got := status.Unwoken(spec); (got != "") != c.warned || strings.Contains(st.Reason, "idle: 60s") != c.warned {
 			t.Errorf("%s: %q; its status is %s: %s", name, got, st.Phase, st.Reason)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -87,19 +88,18 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 		}.Become(pando.IntentAsked, t0, "load")
 		c.asked = memoryOf(func() { decide.Decide(w, ask.Service, t0, ids, ask) })
 
-		v := newView(Config{Clock: sim.Clock{}, Log: slog.New(slog.DiscardHandler)})
-		v.world = w
+		v := mirror.New(nil, sim.Clock{}, nil, slog.New(slog.DiscardHandler), "")
+		v.World = w
 		i := w.Of(ask.Service)[0]
 		i.Reason = "changed"
 		batch := pando.Batch{Changes: recordsOf(t, 3, i), Revision: 3}
-		c.taken = memoryOf(func() { v.take(batch, false) })
-		v.dirty, v.queue = map[pando.ServiceKey]bool{}, nil
+		c.taken = memoryOf(func() { v.Take(batch, false) })
+		queued(v)
 		h := w.Hosts["h0007"].V
 		h.Leaving = true
-		v.take(pando.Batch{Changes: recordsOf(t, 4, h), Revision: 4}, false)
-		if most := services/hosts + 2; len(v.queue) > most {
-			t.Errorf("a host's change marks %d of %d services, want at most %d", len(v.queue), services,
-				most)
+		v.Take(pando.Batch{Changes: recordsOf(t, 4, h), Revision: 4}, false)
+		if marked, most := queued(v), services/hosts+2; marked > most {
+			t.Errorf("a host's change marks %d of %d services, want at most %d", marked, services, most)
 		}
 		c.listed = memoryOf(func() { _ = w.LoadOn("h0007") })
 		return c
@@ -179,4 +179,14 @@ func recordsOf(t *testing.T, at pando.StoreRevision, all ...pando.Stored) (out [
 		out = append(out, pando.Record{Key: v.Key(), Value: b, Modified: at})
 	}
 	return out
+}
+
+// queued takes all services out of the queue of decisions, and returns their number.
+func queued(m *mirror.Mirror) (n int) {
+	for {
+		if _, more := m.Next(); !more {
+			return n
+		}
+		n++
+	}
 }

@@ -18,7 +18,12 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/billing"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/members"
+	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/requests"
+	"pando.run/pando/control/status"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
@@ -52,25 +57,27 @@ type Config struct {
 	Audited func(pando.Deed) error
 }
 
+var (
+	_ pando.Operators = (*Control)(nil)
+	_ pando.Auditor   = (*Control)(nil)
+	_ pando.Biller    = (*Control)(nil)
+)
+
 // Control decides for the whole cluster while it leads. It answers operators at any time.
 type Control struct {
-	*view
-	*operators
+	Registry  pando.Registry // its writes carry the deeds of their requests
+	Log       *slog.Logger
+	mirror    *mirror.Mirror
+	authority string                     // of the cluster
+	process   func(*pando.ServerFigures) // or nil
+	*status.Reader
+	*status.HostReader
+	*requests.Requests
 	*streams
-	*members
-	*volumes
-	*recoveries
-	*secrets
-	*snapshots
-	*moves
-	*callers
-	*tenants
-	*tokens
-	*auditor
-	*bills
+	*members.Members
+	*billing.Biller
 	*confirmations
 	counters *counters
-	work     *hostwork
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
 	door  scale.Door // the lock of the view guards it
@@ -97,23 +104,24 @@ const workersMax = 32
 
 // New returns a control. Run starts it.
 func New(c Config) *Control {
-	v := newView(c)
-	n := &counters{view: v}
-	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
-	m := &members{view: v}
+	v := mirror.New(c.Registry, c.Clock, c.IDs, c.Log, c.Name)
+	st := &status.Reader{Mirror: v}
+	n := &counters{mirror: v, peers: c.Peers}
 	return &Control{
-		view: v, counters: n, work: &hostwork{v, m, o}, streams: newStreams(v, n), members: m,
-		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
-		tenants: &tenants{o},
-		tokens:  &tokens{o},
-		auditor: &auditor{v}, bills: &bills{v, n},
-		callers:       &callers{o},
-		confirmations: &confirmations{view: v, known: map[pando.ServiceKey]*confirmation{}},
-		asks:          map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, Reader: st,
+		HostReader: &status.HostReader{Mirror: v, Peers: c.Peers, Heard: c.Heard, Answers: c.Answers},
+		streams:    newStreams(v, st, n, c.Peers), Members: members.NewMembers(v), Biller: billing.NewBills(v, c.Peers, n.errSilent),
+		Requests: requests.New(requests.Config{Mirror: v, Status: st, Peers: c.Peers, Most: pando.ServicesMax, Vault: c.Vault,
+			Writable: c.Writable, Taken: c.Taken, Audited: c.Audited}),
+		confirmations: &confirmations{mirror: v, peers: c.Peers,
+			known: map[pando.ServiceKey]*confirmation{}},
+		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }
+
+// HostWork returns the requests about what runs on hosts.
+func (c *Control) HostWork() pando.HostOperators { return c }
 
 // Run follows the registry until ctx ends. It decides while it is elected. It returns an error of
 // its own if changes of the store do not arrive any more.
@@ -130,12 +138,12 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.watchPauses(ctx) })
 	wg.Go(func() { c.feed(ctx) })
 	wg.Go(func() {
-		if err := c.checkFollower(ctx); ctx.Err() == nil {
+		if err := c.mirror.CheckFollower(ctx); ctx.Err() == nil {
 			cancel(err)
 		}
 	})
-	_ = world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take, func(err error) {
-		c.Log.Error("the store cannot be followed; it is tried again", "error", err)
+	_ = world.Follow(ctx, c.mirror.Clock, c.mirror.Registry, pando.Root, c.mirror.Take, func(err error) {
+		c.mirror.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	})
 	return context.Cause(ctx)
 }
@@ -143,14 +151,14 @@ func (c *Control) Run(ctx context.Context) error {
 func (c *Control) campaign(ctx context.Context) {
 	for ctx.Err() == nil {
 		term, end := context.WithCancel(ctx)
-		fence, lost, err := c.Registry.Lead(term, "control", c.Name)
+		fence, lost, err := c.mirror.Registry.Lead(term, "control", c.mirror.Name)
 		if err == nil {
-			c.Log.Info("leading", "candidate", c.Name)
-			c.tally.terms.Add(1)
+			c.mirror.Log.Info("leading", "candidate", c.mirror.Name)
+			c.mirror.Figures.Terms.Add(1)
 			c.lead(term, fence, lost)
 		}
 		end()
-		if err := pando.Sleep(ctx, c.Clock, 100*time.Millisecond); err != nil {
+		if err := pando.Sleep(ctx, c.mirror.Clock, 100*time.Millisecond); err != nil {
 			return
 		}
 	}
@@ -161,9 +169,9 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	if !c.catchUp(ctx, fence, lost) {
 		return
 	}
-	if err := c.baptise(ctx, fence); err != nil {
-		c.Log.Error("the store has no readable record of itself: nothing is decided", "error", err)
-		_ = pando.Sleep(ctx, c.Clock, baptiseWait)
+	if err := c.identifyStore(ctx, fence); err != nil {
+		c.mirror.Log.Error("the store has no readable record of itself: nothing is decided", "error", err)
+		_ = pando.Sleep(ctx, c.mirror.Clock, identifyWait)
 		return
 	}
 	c.serve(fence)
@@ -173,20 +181,20 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	ctx, stopReading := context.WithCancel(ctx)
 	defer c.workers.Wait()
 	defer stopReading()
-	c.workers.Go(func() { c.collect(ctx, fence) })
+	c.workers.Go(func() { c.Collect(ctx, fence) })
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := min(c.work.liftDrains(ctx, fence), c.markDue())
+		next := min(c.Members.LiftDrains(ctx, fence), c.mirror.MarkDue())
 		scaler.step(ctx, fence)
-		if c.isDirty() {
+		if c.mirror.IsDirty() {
 			next = 0
 		}
-		timer, stop := c.Clock.After(min(next, scaler.next()))
+		timer, stop := c.mirror.Clock.After(min(next, scaler.next()))
 		select {
 		case <-ctx.Done():
 		case <-lost:
-		case <-c.nudge:
+		case <-c.mirror.Nudge:
 		case <-timer:
 		}
 		stop()
@@ -194,31 +202,31 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 		case <-ctx.Done():
 			return
 		case <-lost:
-			c.Log.Warn("leadership lost")
-			c.tally.lost.Add(1)
+			c.mirror.Log.Warn("leadership lost")
+			c.mirror.Figures.Lost.Add(1)
 			return
 		default:
 		}
 	}
 }
 
-// baptiseWait is the wait after a failed attempt to give the store its identity.
-const baptiseWait = time.Second
+// identifyWait is the wait after a failed attempt to give the store its identity.
+const identifyWait = time.Second
 
-// baptise gives a store without a record of itself an identity. Hosts recognise the store by it.
-func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
-	c.mu.Lock()
-	known, unread := c.world.Cluster.V.ID != "", c.world.Blind(pando.KindCluster)
-	now := c.Clock.Now()
-	c.mu.Unlock()
+// identifyStore gives a store without a record of itself an identity. Hosts recognise the store by it.
+func (c *Control) identifyStore(ctx context.Context, fence pando.Fence) error {
+	c.mirror.Mu.Lock()
+	known, unread := c.mirror.World.Cluster.V.ID != "", c.mirror.World.Blind(pando.KindCluster)
+	now := c.mirror.Clock.Now()
+	c.mirror.Mu.Unlock()
 	if known || unread != nil {
 		return unread
 	}
-	return c.commit(ctx, fence, pando.Txn{
+	return c.mirror.Commit(ctx, fence, pando.Txn{
 		If: []pando.Condition{{Key: pando.ClusterKey}},
 		Put: []pando.Stored{pando.Cluster{
-			ID: c.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
-			Authority: c.Authority,
+			ID: c.mirror.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
+			Authority: c.authority,
 		}},
 	})
 }
@@ -226,10 +234,10 @@ func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
 // catchUp waits until this control has seen all writes of former leaders, and marks every service.
 func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan struct{}) bool {
 	for {
-		c.mu.Lock()
-		seen, news := c.world.Seen, c.changed
-		c.markAll()
-		c.mu.Unlock()
+		c.mirror.Mu.Lock()
+		seen, news := c.mirror.World.Seen, c.mirror.Changed
+		c.mirror.MarkAll()
+		c.mirror.Mu.Unlock()
 		if seen >= fence.Created {
 			return true
 		}
@@ -247,14 +255,14 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 // write delays its own service only.
 func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 	for {
-		s, ok := c.nextDirty()
+		s, ok := c.mirror.Next()
 		if !ok {
 			return
 		}
-		c.mu.Lock()
+		c.mirror.Mu.Lock()
 		waits := c.waiting[s]
 		c.waiting[s] = true
-		c.mu.Unlock()
+		c.mirror.Mu.Unlock()
 		if waits {
 			continue
 		}
@@ -267,7 +275,7 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 		c.workers.Go(func() {
 			defer func() { <-c.slots }()
 			c.decideNext(ctx, fence, s)
-			c.wake() // there may be a new time to look
+			c.mirror.Wake() // there may be a new time to look
 		})
 	}
 }
@@ -288,22 +296,22 @@ func (c *Control) decideNext(ctx context.Context, fence pando.Fence, s pando.Ser
 
 // begin lets later changes of a service ask for another decision.
 func (c *Control) begin(s pando.ServiceKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	delete(c.waiting, s)
 }
 
 // serve sets the leadership under which asks are answered. The zero fence means none.
 func (c *Control) serve(term pando.Fence) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	c.term = term
 }
 
 // leading returns the leadership under which asks are answered, or the zero fence.
 func (c *Control) leading() pando.Fence {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
 	return c.term
 }
 
@@ -316,16 +324,16 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		return err
 	}
 	failpoint.Hit("decided")
-	if failed := c.commit(ctx, fence, t); failed != nil {
+	if failed := c.mirror.Commit(ctx, fence, t); failed != nil {
 		c.again(s, failed)
 		return errors.Join(failed, err)
 	}
-	c.mu.Lock()
-	c.written(s)
-	c.free(s)
-	c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	c.mirror.Written(s)
+	c.mirror.Free(s)
+	c.mirror.Mu.Unlock()
 	if len(asks) > 0 {
-		c.later(s)
+		c.mirror.Later(s)
 	}
 	failpoint.Hit("decision written")
 	return err
@@ -337,40 +345,40 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error) {
 	c.thinking.Lock()
 	defer c.thinking.Unlock()
-	c.mu.Lock()
-	c.free(s)
+	c.mirror.Mu.Lock()
+	c.mirror.Free(s)
 	asks = c.takeAsks(s)
 	until, err := c.holdsStill(s)
 	if err != nil {
-		c.wakes[s] = until
+		c.mirror.Wakes[s] = until
 		if errors.Is(err, errAdrift) {
-			t = decide.Introduce(c.world, s, c.Clock.Now(), c.IDs)
+			t = decide.Introduce(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs)
 		}
-		c.mu.Unlock()
+		c.mirror.Mu.Unlock()
 		return t, asks, err
 	}
-	c.mu.Unlock()
-	c.mu.RLock() // the view of the operators stays open
+	c.mirror.Mu.Unlock()
+	c.mirror.Mu.RLock() // the view of the operators stays open
 	t, wake, err := c.think(s, intentsOf(asks))
-	c.mu.RUnlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.RUnlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	if err != nil {
-		c.failed(s, err)
-		c.wakes[s] = c.Clock.Now().Add(frozenWait)
+		c.mirror.Failed(s, err)
+		c.mirror.Wakes[s] = c.mirror.Clock.Now().Add(frozenWait)
 		return t, asks, err
 	}
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
-		delete(c.wakes, s)
+		delete(c.mirror.Wakes, s)
 	} else {
-		c.wakes[s] = wake
+		c.mirror.Wakes[s] = wake
 	}
 	if len(t.Put)+len(t.Delete) == 0 {
-		c.written(s)
+		c.mirror.Written(s)
 		return t, asks, nil
 	}
-	c.reserve(s, t)
+	c.mirror.Reserve(s, t)
 	return t, asks, nil
 }
 
@@ -382,11 +390,11 @@ func (c *Control) think(
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: a rule failed: %v", pando.ErrFrozen, cause)
-			c.Log.Error("no decision about a service is made: this is a fault of pando",
+			c.mirror.Log.Error("no decision about a service is made: this is a fault of pando",
 				"service", s, "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	t, wake = decide.Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
+	t, wake = decide.Decide(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs, asks...)
 	return t, wake, nil
 }
 
@@ -396,13 +404,13 @@ func (c *Control) again(s pando.ServiceKey, err error) {
 	wait := 5 * time.Millisecond
 	if !errors.Is(err, pando.ErrConflict) {
 		wait = 500 * time.Millisecond
-		c.Log.Warn("a decision could not be written", "service", s, "error", err)
+		c.mirror.Log.Warn("a decision could not be written", "service", s, "error", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	if !errors.Is(err, pando.ErrUnavailable) {
-		c.free(s) // otherwise it may be in the store: its room stays taken until the next decision
+		c.mirror.Free(s) // otherwise it may be in the store: its room stays taken until the next decision
 	}
-	c.failed(s, err)
-	c.wakes[s] = c.Clock.Now().Add(wait)
+	c.mirror.Failed(s, err)
+	c.mirror.Wakes[s] = c.mirror.Clock.Now().Add(wait)
 }

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 )
 
 // counters reads the steering counters of all hosts.
 type counters struct {
-	*view
+	mirror  *mirror.Mirror
+	peers   pando.Peers
 	reading sync.Mutex // guards the two below, also while they are read from the hosts
 	last    map[pando.ServiceKey][]pando.EndpointCounters
 	lastAt  time.Time
@@ -36,7 +38,7 @@ const silenceMax = 5 * time.Second
 func (c *counters) errSilent(h pando.HostName) error {
 	c.silences.Lock()
 	defer c.silences.Unlock()
-	if s := c.silent[h]; c.Clock.Now().Before(s.until) {
+	if s := c.silent[h]; c.mirror.Clock.Now().Before(s.until) {
 		return s.err
 	}
 	return nil
@@ -54,7 +56,7 @@ func (c *counters) note(h pando.HostName, err error) {
 	s.err = err
 	if s.times++; s.times > 1 {
 		wait := scaleInterval << min(s.times-2, 8)
-		s.until = c.Clock.Now().Add(min(wait, silenceMax))
+		s.until = c.mirror.Clock.Now().Add(min(wait, silenceMax))
 	}
 	if c.silent == nil {
 		c.silent = map[pando.HostName]silence{}
@@ -74,8 +76,8 @@ type counted struct {
 func (c *counters) read(ctx context.Context) counted {
 	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
 	defer cancel()
-	out := counted{at: c.Clock.Now(), failed: map[pando.HostName]error{}}
-	hosts := c.hosts()
+	out := counted{at: c.mirror.Clock.Now(), failed: map[pando.HostName]error{}}
+	hosts := c.mirror.Hosts()
 	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for n, h := range hosts {
@@ -83,7 +85,7 @@ func (c *counters) read(ctx context.Context) counted {
 			continue
 		}
 		wg.Go(func() { // a host that is cut off must not delay the others
-			each[n], errs[n] = c.Peers.Counters(ctx, h)
+			each[n], errs[n] = c.peers.Counters(ctx, h)
 			for i := range each[n] {
 				each[n][i].Host = h.Name
 			}
@@ -110,12 +112,12 @@ func (c *counters) recent(
 ) map[pando.ServiceKey][]pando.EndpointCounters {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	if c.Clock.Now().Sub(c.lastAt) >= scaleInterval {
+	if c.mirror.Clock.Now().Sub(c.lastAt) >= scaleInterval {
 		v := c.read(ctx)
 		if ctx.Err() != nil {
 			return byService(v.all) // incomplete: the caller left, and the next one reads again
 		}
-		c.last, c.lastAt = byService(v.all), c.Clock.Now()
+		c.last, c.lastAt = byService(v.all), c.mirror.Clock.Now()
 	}
 	return c.last
 }

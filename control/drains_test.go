@@ -14,7 +14,7 @@ import (
 func TestAnOperatorSeesAndEndsDrains(t *testing.T) {
 	led(t, func(t *testing.T, l leadership) {
 		settle := func() {
-			if err := pando.Sleep(t.Context(), l.Clock, time.Second); err != nil {
+			if err := pando.Sleep(t.Context(), l.mirror.Clock, time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}

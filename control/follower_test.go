@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/driver/wall"
 )
@@ -79,7 +80,7 @@ func TestAControlThatFollowsNothingEnds(t *testing.T) {
 				}
 				select {
 				case err := <-ended:
-					if !one.ends || !errors.Is(err, errStalled) {
+					if !one.ends || !errors.Is(err, mirror.ErrStalled) {
 						t.Errorf("it ended: %v", err)
 					}
 				case <-time.After(10 * time.Minute):

@@ -120,9 +120,9 @@ func TestAStoreIsBaptisedOnce(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		time.Sleep(time.Second)
 		read := func() pando.Cluster {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return l.world.Cluster.V
+			l.mirror.Mu.Lock()
+			defer l.mirror.Mu.Unlock()
+			return l.mirror.World.Cluster.V
 		}
 		first := read()
 		if first.ID == "" || first.Generation != 1 {

@@ -33,14 +33,14 @@ type gate struct {
 
 // wanted returns the rollouts in progress with a gate, and forgets the others.
 func (g *gates) wanted() map[gate]pando.Gate {
-	g.c.mu.RLock()
-	defer g.c.mu.RUnlock()
+	g.c.mirror.Mu.RLock()
+	defer g.c.mirror.Mu.RUnlock()
 	out := map[gate]pando.Gate{}
-	for key, v := range g.c.world.Services {
+	for key, v := range g.c.mirror.World.Services {
 		if v.V.Trial == nil || v.V.Removing || v.V.Target == v.V.Current {
 			continue
 		}
-		spec, ok := g.c.world.SpecOf(key, v.V.Target)
+		spec, ok := g.c.mirror.World.SpecOf(key, v.V.Target)
 		if ok && spec.Rollout.Gate.Metric != "" {
 			out[gate{key, v.V.Target}] = spec.Rollout.Gate
 		}
@@ -64,15 +64,15 @@ func (g *gates) judge(
 			c = &lifecycle.Comparison{}
 			g.known[k] = c
 		}
-		g.c.mu.RLock()
-		old, fresh := readings(g.c.world, k, sample(of[k.service], rule.Metric, at).Gauge)
-		g.c.mu.RUnlock()
+		g.c.mirror.Mu.RLock()
+		old, fresh := readings(g.c.mirror.World, k, sample(of[k.service], rule.Metric, at).Gauge)
+		g.c.mirror.Mu.RUnlock()
 		found := c.Add(rule, old, fresh, at)
 		if found == nil {
 			continue
 		}
 		if err := g.write(ctx, fence, k, *found); err != nil && !errors.Is(err, pando.ErrConflict) {
-			g.c.Log.Warn("a finding of a gate could not be written", "service", k.service, "error", err)
+			g.c.mirror.Log.Warn("a finding of a gate could not be written", "service", k.service, "error", err)
 		}
 	}
 }
@@ -100,9 +100,9 @@ func readings(
 func (g *gates) write(
 	ctx context.Context, fence pando.Fence, k gate, found pando.Compared,
 ) error {
-	g.c.mu.RLock()
-	old, ok := g.c.world.Services[k.service]
-	g.c.mu.RUnlock()
+	g.c.mirror.Mu.RLock()
+	old, ok := g.c.mirror.World.Services[k.service]
+	g.c.mirror.Mu.RUnlock()
 	t := decide.TrialOf(old.V)
 	if !ok || old.V.Target != k.target || old.V.Trial == nil || !news(t.Compared, found) {
 		return nil
@@ -110,7 +110,7 @@ func (g *gates) write(
 	svc := old.V
 	t.Compared = &found
 	svc.Trial = &t
-	return g.c.commit(ctx, fence, pando.Txn{
+	return g.c.mirror.Commit(ctx, fence, pando.Txn{
 		If: []pando.Condition{old.If()}, Put: []pando.Stored{svc},
 	})
 }

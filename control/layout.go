@@ -27,19 +27,19 @@ func nextLayout(w *world.World, newest int) int {
 // switchLayout makes the cluster write the newest layout that this build has, once all hosts read
 // it. The record that says so is the last one of the former layout.
 func (c *Control) switchLayout(ctx context.Context, fence pando.Fence, newest int) {
-	c.mu.Lock()
-	own := c.world.Cluster
-	next := nextLayout(c.world, newest)
-	c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	own := c.mirror.World.Cluster
+	next := nextLayout(c.mirror.World, newest)
+	c.mirror.Mu.Unlock()
 	if own.V.ID == "" || next <= max(own.V.Layout, pando.Layout) {
 		return
 	}
 	t := pando.Txn{If: []pando.Condition{own.If()}}
 	own.V.Layout = next
 	t.Put = []pando.Stored{own.V}
-	if err := c.commit(ctx, fence, t); err != nil {
-		c.Log.Warn("the cluster keeps writing records of the former layout", "error", err)
+	if err := c.mirror.Commit(ctx, fence, t); err != nil {
+		c.mirror.Log.Warn("the cluster keeps writing records of the former layout", "error", err)
 		return
 	}
-	c.Log.Info("all hosts read it: records are written in a newer layout", "layout", next)
+	c.mirror.Log.Info("all hosts read it: records are written in a newer layout", "layout", next)
 }

@@ -22,16 +22,16 @@ func (c *streams) Logs(
 		return nil, err
 	}
 	if i != "" {
-		h, err := c.hostOf(s, i)
+		h, err := c.mirror.HostOf(s, i)
 		if errors.Is(err, pando.ErrNotFound) {
 			return c.logOfDead(ctx, s, i, q)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return c.Peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
+		return c.peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
 	}
-	st, err := c.Service(ctx, s)
+	st, err := c.statuses.Service(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (c *streams) Logs(
 	if len(st.Instances) == 0 {
 		first = append(first, c.newestDead(ctx, s, q))
 	}
-	notes := awayNotes(st, c.Clock.Now())
+	notes := awayNotes(st, c.mirror.Clock.Now())
 	if q.Follow {
 		return c.following(ctx, s, q, append(first, logs.Slice(notes))), nil
 	}
@@ -53,10 +53,10 @@ func (c *streams) Logs(
 func (c *streams) logOfDead(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
-	hosts := c.hosts()
-	c.mu.Lock()
-	home := c.world.Services[s].V.Home
-	c.mu.Unlock()
+	hosts := c.mirror.Hosts()
+	c.mirror.Mu.Lock()
+	home := c.mirror.World.Services[s].V.Home
+	c.mirror.Mu.Unlock()
 	slices.SortStableFunc(hosts, func(a, b pando.Host) int {
 		if (a.Name == home) != (b.Name == home) {
 			return map[bool]int{true: -1, false: 1}[a.Name == home]
@@ -69,7 +69,7 @@ func (c *streams) logOfDead(
 	}
 	q.Follow = false
 	for _, h := range hosts {
-		lines, err := c.Peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
+		lines, err := c.peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
 		if err == nil {
 			return lines, nil
 		}
@@ -88,9 +88,9 @@ const deadLooksMax = 3
 func (c *streams) newestDead(
 	ctx context.Context, s pando.ServiceKey, q pando.LogQuery,
 ) pando.LogLines {
-	c.mu.Lock()
-	all := c.world.DecisionsOf(s)
-	c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	all := c.mirror.World.DecisionsOf(s)
+	c.mirror.Mu.Unlock()
 	var dead []pando.InstanceID
 	for _, d := range slices.Backward(all) {
 		if d.Instance != "" && len(dead) < deadLooksMax && !slices.Contains(dead, d.Instance) {
@@ -139,17 +139,17 @@ func (c *streams) everyLog(
 	for _, i := range st.Instances {
 		of[i.Host] = append(of[i.Host], i.ID)
 	}
-	for _, h := range c.hosts() {
+	for _, h := range c.mirror.Hosts() {
 		if len(of[h.Name]) == 0 {
 			continue
 		}
-		lines, err := c.Peers.Logs(ctx, h, st.ServiceKey, of[h.Name], q)
+		lines, err := c.peers.Logs(ctx, h, st.ServiceKey, of[h.Name], q)
 		switch {
 		case err == nil:
 			read = append(read, lines)
 		case !errors.Is(err, pando.ErrNotFound):
 			for _, i := range of[h.Name] {
-				failed = append(failed, unread(i, err.Error(), c.Clock.Now()))
+				failed = append(failed, unread(i, err.Error(), c.mirror.Clock.Now()))
 			}
 		}
 	}
@@ -220,7 +220,7 @@ func (f *follower) Close() error {
 func (f *follower) run(ctx context.Context) {
 	defer f.mixer.Close()
 	for ctx.Err() == nil {
-		st, err := f.streams.Service(ctx, f.service)
+		st, err := f.streams.statuses.Service(ctx, f.service)
 		if err == nil || errors.Is(err, pando.ErrNotFound) {
 			f.openNew(ctx, st)
 			f.openGone(ctx, st)
@@ -229,7 +229,7 @@ func (f *follower) run(ctx context.Context) {
 		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 && len(f.marks) == 0 {
 			return // the service is gone, and its last log has ended
 		}
-		timer, stop := f.streams.Clock.After(followWait)
+		timer, stop := f.streams.mirror.Clock.After(followWait)
 		select {
 		case <-ctx.Done():
 		case <-timer:
@@ -238,7 +238,7 @@ func (f *follower) run(ctx context.Context) {
 				delete(f.open, i)
 			}
 			maps.Copy(f.marks, b.marks)
-			_ = pando.Sleep(ctx, f.streams.Clock, followWait) // its host may be restarting its agent
+			_ = pando.Sleep(ctx, f.streams.mirror.Clock, followWait) // its host may be restarting its agent
 		}
 		stop()
 	}
@@ -272,7 +272,7 @@ func (f *follower) openNew(ctx context.Context, st pando.ServiceStatus) {
 		}
 		groups[g] = append(groups[g], i.ID)
 	}
-	for _, h := range f.streams.hosts() {
+	for _, h := range f.streams.mirror.Hosts() {
 		for g, ids := range groups {
 			if g.host == h.Name {
 				f.add(ctx, h, ids, g.fresh)
@@ -291,7 +291,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 	for _, i := range st.Instances {
 		here[i.ID] = true
 	}
-	hosts := f.streams.hosts()
+	hosts := f.streams.mirror.Hosts()
 	for i, m := range f.marks {
 		if here[i] || f.open[i] {
 			continue
@@ -304,7 +304,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 		f.marks[i] = m
 		q := f.resumed([]pando.InstanceID{i})
 		q.Follow = false
-		lines, err := f.streams.Peers.Logs(ctx, hosts[at], f.service, []pando.InstanceID{i}, q)
+		lines, err := f.streams.peers.Logs(ctx, hosts[at], f.service, []pando.InstanceID{i}, q)
 		if err == nil {
 			f.mixer.Add(&resumption{LogLines: lines, skip: map[pando.InstanceID]mark{i: m}}, nil)
 		}
@@ -347,7 +347,7 @@ func (f *follower) add(ctx context.Context, h pando.Host, ids []pando.InstanceID
 	if len(skip) > 0 {
 		q = f.resumed(ids)
 	}
-	lines, err := f.streams.Peers.Logs(ctx, h, f.service, ids, q)
+	lines, err := f.streams.peers.Logs(ctx, h, f.service, ids, q)
 	if err != nil {
 		return
 	}
@@ -427,14 +427,14 @@ func nameSilent(ctx context.Context, f *follower, st pando.ServiceStatus) {
 	failed := map[pando.HostName]error{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, h := range f.streams.hosts() {
+	for _, h := range f.streams.mirror.Hosts() {
 		if len(of[h.Name]) == 0 {
 			continue
 		}
 		asking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, answerWait)
 			defer cancel()
-			if _, err := f.streams.Peers.Losses(ctx, h); errors.Is(err, pando.ErrUnreachable) {
+			if _, err := f.streams.peers.Losses(ctx, h); errors.Is(err, pando.ErrUnreachable) {
 				mu.Lock()
 				defer mu.Unlock()
 				failed[h.Name] = err
@@ -444,7 +444,7 @@ func nameSilent(ctx context.Context, f *follower, st pando.ServiceStatus) {
 	asking.Wait()
 	for h, ids := range of {
 		var line func(pando.InstanceID) pando.LogLine
-		now, err := f.streams.Clock.Now(), failed[h]
+		now, err := f.streams.mirror.Clock.Now(), failed[h]
 		switch {
 		case err == nil && f.silent[h] >= silentLooks:
 			line = func(i pando.InstanceID) pando.LogLine {

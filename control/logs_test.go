@@ -143,7 +143,7 @@ func TestAFollowerLosesNoLine(t *testing.T) {
 		for _, i := range []pando.InstanceID{"web-a", "web-b", "web-c"} {
 			all = append(all, pando.Instance{Service: web, Host: at[i], ID: i, Phase: pando.PhaseReady})
 		}
-		c.world.Committed(pando.Txn{Put: all}, 1)
+		c.mirror.World.Committed(pando.Txn{Put: all}, 1)
 		lines, err := c.Logs(t.Context(), web, "", pando.LogQuery{Lines: 10, Follow: true})
 		if err != nil {
 			t.Fatal(err)
@@ -165,13 +165,13 @@ func TestAFollowerLosesNoLine(t *testing.T) {
 				p.restart("h3", time.Second)
 			case 131: // web-c printed its last lines while its source was broken off
 				gone := pando.Instance{Service: web, Host: "h3", ID: "web-c"}
-				c.take(pando.Batch{Revision: 3, Changes: []pando.Record{{Key: gone.Key(), Modified: 3}}},
+				c.mirror.Take(pando.Batch{Revision: 3, Changes: []pando.Record{{Key: gone.Key(), Modified: 3}}},
 					false)
 			case 201:
-				c.mu.Lock()
-				c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Instance{Service: web, Host: "h3",
+				c.mirror.Mu.Lock()
+				c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Instance{Service: web, Host: "h3",
 					ID: "web-d", Phase: pando.PhaseStarting}}}, 4)
-				c.mu.Unlock()
+				c.mirror.Mu.Unlock()
 			case 300:
 				p.restart("h2", time.Second)
 			}
@@ -200,7 +200,7 @@ func TestAFollowedLogNamesASilentHost(t *testing.T) {
 		p := &printers{lines: map[pando.InstanceID][]pando.LogLine{},
 			open: map[pando.HostName][]*printed{}, away: map[pando.HostName]bool{}}
 		c := New(Config{Peers: p, Clock: wall.Clock{}})
-		c.world.Committed(pando.Txn{Put: []pando.Stored{
+		c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 			pando.Service{ServiceKey: web, Home: "h1", Target: 1}, pando.Host{Name: "h1"},
 			pando.Instance{Service: web, Host: "h1", ID: "web-a", Phase: pando.PhaseReady},
 		}}, 1)

@@ -13,7 +13,7 @@ import (
 func (l leadership) slowly(t *testing.T, d, step time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		if err := pando.Sleep(t.Context(), l.Clock, 50*time.Millisecond); err != nil {
+		if err := pando.Sleep(t.Context(), l.mirror.Clock, 50*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range l.instances() {
@@ -29,9 +29,9 @@ func (l leadership) slowly(t *testing.T, d, step time.Duration) {
 			default:
 				continue
 			}
-			l.mu.Lock()
-			txn.If = []pando.Condition{l.world.Instances[i.ID].If()}
-			l.mu.Unlock()
+			l.mirror.Mu.Lock()
+			txn.If = []pando.Condition{l.mirror.World.Instances[i.ID].If()}
+			l.mirror.Mu.Unlock()
 			if _, err := l.registry.Commit(t.Context(), txn); err != nil {
 				t.Logf("the host tries %s again: %v", i.ID, err)
 			}

@@ -27,10 +27,10 @@ type pulse struct {
 
 // beat looks at the clock. The caller holds the lock.
 func (c *Control) beat() (now time.Time) {
-	now = c.Clock.Now()
+	now = c.mirror.Clock.Now()
 	if p := &c.pulse; !p.last.IsZero() && now.Sub(p.last) >= pauseMin {
 		p.until = now.Add(pando.HostLease)
-		c.Log.Warn("the server stood still: hosts that are missing now have one lease to come back",
+		c.mirror.Log.Warn("the server stood still: hosts that are missing now have one lease to come back",
 			"seconds", now.Sub(p.last).Seconds())
 	}
 	c.pulse.last = now
@@ -40,10 +40,10 @@ func (c *Control) beat() (now time.Time) {
 // watchPauses keeps the pulse until ctx ends.
 func (c *Control) watchPauses(ctx context.Context) {
 	for {
-		c.mu.Lock()
+		c.mirror.Mu.Lock()
 		c.beat()
-		c.mu.Unlock()
-		if pando.Sleep(ctx, c.Clock, beatWait) != nil {
+		c.mirror.Mu.Unlock()
+		if pando.Sleep(ctx, c.mirror.Clock, beatWait) != nil {
 			return
 		}
 	}
@@ -58,13 +58,13 @@ const frozenWait = time.Minute
 // The caller holds the lock.
 func (c *Control) holdsStill(s pando.ServiceKey) (until time.Time, err error) {
 	now := c.beat()
-	if err := c.world.Frozen(s); err != nil {
+	if err := c.mirror.World.Frozen(s); err != nil {
 		return now.Add(frozenWait), err
 	}
-	if err := c.world.Blind(pando.KindService); err != nil && !c.world.Services[s].V.VIP4.IsValid() {
+	if err := c.mirror.World.Blind(pando.KindService); err != nil && !c.mirror.World.Services[s].V.VIP4.IsValid() {
 		return now.Add(frozenWait), fmt.Errorf("no address is chosen for it: %w", err)
 	}
-	if err := c.onFrozenHost(s); err != nil {
+	if err := c.mirror.OnFrozenHost(s); err != nil {
 		return now.Add(frozenWait), err
 	}
 	if err := c.awaitsAdoption(now); err != nil {
@@ -86,7 +86,7 @@ const (
 // awaitsAdoption returns an error while a member may still bring instances into a restored store.
 // The caller holds the lock.
 func (c *Control) awaitsAdoption(now time.Time) error {
-	own := c.world.Cluster.V
+	own := c.mirror.World.Cluster.V
 	if own.Generation < 2 || now.After(own.Restored.Add(pando.AdoptionTime)) {
 		return nil
 	}
@@ -96,8 +96,8 @@ func (c *Control) awaitsAdoption(now time.Time) error {
 	if !now.Before(c.adoption.until) {
 		return nil
 	}
-	for name := range c.world.Members {
-		if h, here := c.world.Hosts[name]; !here || h.V.Adopted < own.Generation {
+	for name := range c.mirror.World.Members {
+		if h, here := c.mirror.World.Hosts[name]; !here || h.V.Adopted < own.Generation {
 			return fmt.Errorf("%w: the store was restored, and host %s may bring back what runs there "+
 				"until %s", pando.ErrUnavailable, name, c.adoption.until.Format(time.TimeOnly))
 		}
@@ -117,18 +117,18 @@ var errAdrift = fmt.Errorf("%w", pando.ErrUnavailable)
 // deployed again after a restore. Without the wait, a new instance would run beside it. The caller
 // holds the lock.
 func (c *Control) awaitsAdrift(s pando.ServiceKey, now time.Time) error {
-	own := c.world.Cluster.V
+	own := c.mirror.World.Cluster.V
 	if own.Generation < 2 || now.After(own.Restored.Add(pando.AdoptionTime)) {
 		c.adoption.adrift = nil
 		return nil
 	}
-	if c.world.Services[s].Modified == 0 {
+	if c.mirror.World.Services[s].Modified == 0 {
 		return nil
 	}
-	for name, h := range c.world.Hosts {
+	for name, h := range c.mirror.World.Hosts {
 		for word := range strings.FieldsSeq(h.V.Adrift) {
 			of, id := pando.ParseAdrift(word)
-			if _, back := c.world.Instances[id]; back || of != s {
+			if _, back := c.mirror.World.Instances[id]; back || of != s {
 				continue
 			}
 			if c.adoption.adrift == nil {
@@ -148,31 +148,16 @@ func (c *Control) awaitsAdrift(s pando.ServiceKey, now time.Time) error {
 	return nil
 }
 
-// onFrozenHost returns an error if the home or an instance of a service is on a frozen host, which
-// follows no decision. The caller holds the lock.
-func (c *view) onFrozenHost(s pando.ServiceKey) error {
-	frozen := func(h pando.HostName) bool { return c.world.Hosts[h].V.Frozen != "" }
-	h := c.world.Services[s].V.Home
-	if !frozen(h) {
-		var found bool
-		if h, found = world.FindHost(c.world, s, frozen); !found {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: host %s keeps what it has: %s", pando.ErrFrozen, h,
-		c.world.Hosts[h].V.Frozen)
-}
-
 // missing returns an error if one of a service's hosts may still come back after a pause. The
 // caller holds the lock.
 func (c *Control) missing(s pando.ServiceKey, now time.Time) error {
 	if !now.Before(c.pulse.until) {
 		return nil
 	}
-	missing := c.world.Services[s].V.Home
-	if _, here := c.world.Hosts[missing]; here || missing == "" {
-		missing, _ = world.FindHost(c.world, s, func(h pando.HostName) bool {
-			_, here := c.world.Hosts[h]
+	missing := c.mirror.World.Services[s].V.Home
+	if _, here := c.mirror.World.Hosts[missing]; here || missing == "" {
+		missing, _ = world.FindHost(c.mirror.World, s, func(h pando.HostName) bool {
+			_, here := c.mirror.World.Hosts[h]
 			return !here
 		})
 	}

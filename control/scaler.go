@@ -52,7 +52,7 @@ func (s *scaler) next() time.Duration {
 	if s.resting {
 		wait = scaleRest
 	}
-	return max(time.Millisecond, wait-s.c.Clock.Now().Sub(s.last))
+	return max(time.Millisecond, wait-s.c.mirror.Clock.Now().Sub(s.last))
 }
 
 // step judges the counters of a finished reading and starts one reading per interval.
@@ -64,7 +64,7 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 		s.judge(ctx, fence, v)
 	default:
 	}
-	now := s.c.Clock.Now()
+	now := s.c.mirror.Clock.Now()
 	if s.reading || now.Sub(s.last) < scaleInterval {
 		s.resting = false // the store may have changed
 		return
@@ -76,7 +76,7 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	s.reading = true
 	s.readers.Go(func() {
 		s.read <- s.c.counters.read(ctx)
-		s.c.wake()
+		s.c.mirror.Wake()
 	})
 }
 
@@ -87,13 +87,13 @@ func (s *scaler) end() { s.readers.Wait() }
 func (s *scaler) tell(failed map[pando.HostName]error) {
 	for h, err := range failed {
 		if !s.silent[h] {
-			s.c.Log.Warn("a host gives no counters; its instances count as they last did", "host", h,
+			s.c.mirror.Log.Warn("a host gives no counters; its instances count as they last did", "host", h,
 				"error", err)
 		}
 	}
 	for h := range s.silent {
 		if failed[h] == nil {
-			s.c.Log.Info("a host gives counters again", "host", h)
+			s.c.mirror.Log.Info("a host gives counters again", "host", h)
 		}
 	}
 	clear(s.silent)
@@ -114,25 +114,25 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 			p = &scale.Policy{}
 			s.policies[key] = p
 		}
-		s.c.mu.Lock()
-		instances := decide.WithLocalTimes(s.c.world, decide.OnLiveHosts(s.c.world, s.c.world.Of(key)))
-		s.c.mu.Unlock()
+		s.c.mirror.Mu.Lock()
+		instances := decide.WithLocalTimes(s.c.mirror.World, decide.OnLiveHosts(s.c.mirror.World, s.c.mirror.World.Of(key)))
+		s.c.mirror.Mu.Unlock()
 		wish := p.Step(spec.Scale, instances, sample(of[key], spec.Scale.By, v.at))
 		if wish.Verb != "" {
-			s.ask(ctx, fence, key, wish, s.c.Clock.Now())
+			s.ask(ctx, fence, key, wish, s.c.mirror.Clock.Now())
 		}
 	}
 }
 
 // wanted returns the services that use the built-in scaler and are not pinned.
 func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
-	s.c.mu.RLock()
-	defer s.c.mu.RUnlock()
+	s.c.mirror.Mu.RLock()
+	defer s.c.mirror.Mu.RUnlock()
 	out := map[pando.ServiceKey]pando.Spec{}
-	for key, v := range s.c.world.Services {
-		spec, ok := s.c.world.SpecOf(key, v.V.Target)
+	for key, v := range s.c.mirror.World.Services {
+		spec, ok := s.c.mirror.World.SpecOf(key, v.V.Target)
 		scales := spec.Scale.By != pando.ByNothing || spec.Scale.FromZero()
-		if ok && scales && !v.V.Removing && !v.V.Pin.Holds(s.c.Clock.Now()) {
+		if ok && scales && !v.V.Removing && !v.V.Pin.Holds(s.c.mirror.Clock.Now()) {
 			out[key] = spec
 		}
 	}
@@ -181,11 +181,11 @@ func (s *scaler) ask(
 	ctx context.Context, fence pando.Fence, key pando.ServiceKey, w scale.Wish, now time.Time,
 ) {
 	i := pando.Intent{
-		ID: pando.IntentID(s.c.IDs.Sequential(now)), Service: key, Verb: w.Verb, Instance: w.Instance,
+		ID: pando.IntentID(s.c.mirror.IDs.Sequential(now)), Service: key, Verb: w.Verb, Instance: w.Instance,
 		Inputs: w.Inputs,
 		By:     pando.Asker{Kind: pando.AskerScaler},
 	}.Become(pando.IntentAsked, now, w.Reason)
-	if err := s.c.commit(ctx, fence, pando.Txn{Put: []pando.Stored{i}}); err != nil {
-		s.c.Log.Warn("the scaler's ask could not be written", "service", key, "error", err)
+	if err := s.c.mirror.Commit(ctx, fence, pando.Txn{Put: []pando.Stored{i}}); err != nil {
+		s.c.mirror.Log.Warn("the scaler's ask could not be written", "service", key, "error", err)
 	}
 }

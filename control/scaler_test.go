@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/sim"
 )
 
 // meter is a host that counts the requests for its counters.
@@ -25,7 +24,7 @@ func (c *meter) Counters(context.Context) ([]pando.EndpointCounters, error) {
 func TestNewsWithoutEndDoNotKeepTheScalerFromLooking(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		host := &meter{}
-		l.Peers.(*sim.Peers).Set("h1", host)
+		l.peers.Set("h1", host)
 		spec := pando.Spec{Name: "web", Command: []string{"web"},
 			Scale: pando.Scale{Max: 3, By: pando.ByConnections}}.WithDefaults()
 		revision := pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}
@@ -48,7 +47,7 @@ func TestNewsWithoutEndDoNotKeepTheScalerFromLooking(t *testing.T) {
 func TestAServiceToScaleWakesTheScaler(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		host := &meter{}
-		l.Peers.(*sim.Peers).Set("h1", host)
+		l.peers.Set("h1", host)
 		spec := pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults()
 		put := func() {
 			_, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{pando.Revision{
@@ -89,7 +88,7 @@ func (m *mute) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
 func TestASilentHostKeepsNoDecisionWaiting(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		host := &mute{}
-		l.Peers.(*sim.Peers).Set("h1", host)
+		l.peers.Set("h1", host)
 		spec := pando.Spec{Name: "web", Command: []string{"web"},
 			Scale: pando.Scale{Max: 100, By: pando.ByConnections, Target: 10}}.WithDefaults()
 		_, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{
@@ -108,9 +107,9 @@ func TestASilentHostKeepsNoDecisionWaiting(t *testing.T) {
 			}
 			for {
 				synctest.Wait()
-				l.mu.Lock()
-				state := l.world.Intents[ask.ID].V.State
-				l.mu.Unlock()
+				l.mirror.Mu.Lock()
+				state := l.mirror.World.Intents[ask.ID].V.State
+				l.mirror.Mu.Unlock()
 				if state != pando.IntentAsked {
 					break
 				}
@@ -132,7 +131,7 @@ func TestASilentHostKeepsNoDecisionWaiting(t *testing.T) {
 func TestTheCountersOfManyServicesAreReadOnce(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		host := &meter{}
-		l.Peers.(*sim.Peers).Set("h1", host)
+		l.peers.Set("h1", host)
 		time.Sleep(time.Second)
 		for range 100 { // as a scrape of /metrics does, one service after the other
 			if _, err := l.Counters(t.Context(), web); err != nil {
@@ -163,9 +162,9 @@ func TestASilentHostDelaysFewReadings(t *testing.T) {
 			if _, _, err := l.registry.Join(ctx, pando.Host{Name: name}, time.Second); err != nil {
 				t.Fatal(err)
 			}
-			l.Peers.(*sim.Peers).Set(name, h)
+			l.peers.Set(name, h)
 		}
-		l.Peers.(*sim.Peers).Set("h1", &meter{})
+		l.peers.Set("h1", &meter{})
 		time.Sleep(time.Second)
 		const readings = 100
 		var waited time.Duration
@@ -186,7 +185,7 @@ func TestASilentHostDelaysFewReadings(t *testing.T) {
 		if n := silent.asked.Load(); n < 4 {
 			t.Errorf("the silent host was asked %d times, want again from time to time", n)
 		}
-		l.Peers.(*sim.Peers).Set("h2", &meter{})
+		l.peers.Set("h2", &meter{})
 		time.Sleep(silenceMax)
 		_, _ = l.Counters(t.Context(), web)
 		if err := l.counters.errSilent("h2"); err != nil {

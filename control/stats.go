@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/status"
 )
 
 // statsWaitMax is how long Stats waits for a host.
@@ -15,12 +16,12 @@ const statsWaitMax = 5 * time.Second
 
 // Stats implements pando.Operators. It asks each host with an instance once, all at the same time.
 func (c *streams) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
-	all, err := c.Services(ctx)
+	all, err := c.statuses.Services(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if s.Name != "" {
-		st, err := c.Service(ctx, s)
+		st, err := c.statuses.Service(ctx, s)
 		if err != nil {
 			return nil, err
 		}
@@ -28,14 +29,14 @@ func (c *streams) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.Instan
 	}
 	used := c.usage(ctx, s, hostsOf(all))
 	out := []pando.InstanceUsage{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	for _, st := range all {
 		for _, i := range st.Instances {
 			u, known := used.of[i.ID]
 			u.Instance, u.Service, u.Host = i.ID, i.Service, i.Host
 			u.Phase, u.Born, u.Failures = i.Phase, i.Born, st.Failures
-			spec, _ := c.world.SpecOf(i.Service, i.Revision)
+			spec, _ := c.mirror.World.SpecOf(i.Service, i.Revision)
 			u.Limits = spec.Resources
 			if !known {
 				u.Missing = cmp.Or(i.Away, used.failed[i.Host], "it does not run yet, or no more")
@@ -74,16 +75,16 @@ func (c *streams) usage(ctx context.Context, s pando.ServiceKey, of []pando.Host
 	out := used{map[pando.InstanceID]pando.InstanceUsage{}, map[pando.HostName]string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.hosts() {
+	for _, h := range c.mirror.Hosts() {
 		if !slices.Contains(of, h.Name) {
 			continue
 		}
 		wg.Go(func() {
-			all, err := c.Peers.Usage(ctx, h, s)
+			all, err := c.peers.Usage(ctx, h, s)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				out.failed[h.Name] = unheard(h.Name, err)
+				out.failed[h.Name] = status.Unheard(h.Name, err)
 			}
 			for _, u := range all {
 				if u.Host == h.Name { // a host speaks for its own instances

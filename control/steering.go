@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
@@ -26,7 +27,8 @@ const (
 // confirmations asks the hosts whether they steer services by their newest endpoints. It keeps the
 // answers, so a service costs one request per host and change.
 type confirmations struct {
-	*view
+	mirror *mirror.Mirror
+	peers  pando.Peers
 	noting sync.Mutex
 	known  map[pando.ServiceKey]*confirmation // noting guards it
 }
@@ -64,13 +66,13 @@ func (c *confirmations) Steering(
 	}
 	out := []pando.HostSteering{}
 	for _, h := range hosts {
-		if _, err := c.Present(h.V.Name); err != nil {
+		if _, err := c.mirror.Present(h.V.Name); err != nil {
 			continue
 		}
 		part := partly[h.V.Name]
 		one := pando.HostSteering{Host: h.V.Name, Confirmed: true, Partly: part != "", Reason: part}
 		if err := errors.Join(err, failed[h.V.Name]); err != nil {
-			waited := c.Clock.Now().Sub(since).Seconds()
+			waited := c.mirror.Clock.Now().Sub(since).Seconds()
 			one = pando.HostSteering{Host: h.V.Name, WaitedSeconds: waited, Reason: err.Error()}
 		}
 		out = append(out, one)
@@ -84,10 +86,10 @@ func (c *confirmations) published(
 	ctx context.Context, of []pando.ServiceKey,
 ) (map[pando.ServiceKey]pando.StoreRevision, error) {
 	for {
-		c.mu.RLock()
-		news := c.changed
+		c.mirror.Mu.RLock()
+		news := c.mirror.Changed
 		at, late, err := c.endpoints(of)
-		c.mu.RUnlock()
+		c.mirror.Mu.RUnlock()
 		if err != nil || late == nil {
 			return at, err
 		}
@@ -107,7 +109,7 @@ func (c *confirmations) endpoints(
 ) (at map[pando.ServiceKey]pando.StoreRevision, late *pando.ServiceKey, err error) {
 	at = make(map[pando.ServiceKey]pando.StoreRevision, len(of))
 	for _, s := range of {
-		svc, ok := c.world.Services[s]
+		svc, ok := c.mirror.World.Services[s]
 		if !ok {
 			return nil, nil, fmt.Errorf("service %s: %w; `pando status` lists the services", s,
 				pando.ErrNotFound)
@@ -115,9 +117,9 @@ func (c *confirmations) endpoints(
 		if !svc.V.VIP4.IsValid() {
 			continue
 		}
-		e := c.world.Endpoints[s]
+		e := c.mirror.World.Endpoints[s]
 		at[s] = e.Modified
-		if e.V.Service.Current != svc.V.Current || !shows(e.V, c.world.Of(s)) {
+		if e.V.Service.Current != svc.V.Current || !shows(e.V, c.mirror.World.Of(s)) {
 			late = &s
 		}
 	}
@@ -145,31 +147,31 @@ func shows(e pando.Endpoints, all []pando.Instance) bool {
 
 // leases returns the hosts with a lease, by name.
 func (c *confirmations) leases() (out []world.Versioned[pando.Host]) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
-		out = append(out, c.world.Hosts[name])
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(c.mirror.World.Hosts)) {
+		out = append(out, c.mirror.World.Hosts[name])
 	}
 	return out
 }
 
 // begin forgets the answers about older endpoints. It returns the first request for one of these.
 func (c *confirmations) begin(at map[pando.ServiceKey]pando.StoreRevision) (since time.Time) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
 	c.noting.Lock()
 	defer c.noting.Unlock()
-	if len(c.known) > 2*len(c.world.Services) {
+	if len(c.known) > 2*len(c.mirror.World.Services) {
 		maps.DeleteFunc(c.known, func(s pando.ServiceKey, _ *confirmation) bool {
-			_, known := c.world.Services[s]
+			_, known := c.mirror.World.Services[s]
 			return !known
 		})
 	}
-	since = c.Clock.Now()
+	since = c.mirror.Clock.Now()
 	for s, at := range at {
 		k := c.known[s]
 		if k == nil || k.at != at {
-			k = &confirmation{at, c.Clock.Now(), map[pando.HostName]pando.StoreRevision{}}
+			k = &confirmation{at, c.mirror.Clock.Now(), map[pando.HostName]pando.StoreRevision{}}
 			c.known[s] = k
 		}
 		if k.since.Before(since) {
@@ -226,7 +228,7 @@ func (c *confirmations) ask(
 		c.stays(ctx, h.V.Name)
 	}()
 	for {
-		is, err := c.Peers.Applied(ctx, h.V, of, at)
+		is, err := c.peers.Applied(ctx, h.V, of, at)
 		pause := steeringAgain
 		if err == nil {
 			if missing = is; missing == "" {
@@ -238,7 +240,7 @@ func (c *confirmations) ask(
 		} else if ctx.Err() != nil {
 			return "", fmt.Errorf("%w: it has not confirmed its steering", pando.ErrNotReady)
 		}
-		if pando.Sleep(ctx, c.Clock, pause) != nil {
+		if pando.Sleep(ctx, c.mirror.Clock, pause) != nil {
 			return missing, err
 		}
 	}
@@ -247,10 +249,10 @@ func (c *confirmations) ask(
 // stays returns when a host has lost its lease, or ctx ends.
 func (c *confirmations) stays(ctx context.Context, h pando.HostName) {
 	for ctx.Err() == nil {
-		c.mu.RLock()
-		news := c.changed
-		c.mu.RUnlock()
-		if _, err := c.Present(h); err != nil {
+		c.mirror.Mu.RLock()
+		news := c.mirror.Changed
+		c.mirror.Mu.RUnlock()
+		if _, err := c.mirror.Present(h); err != nil {
 			return
 		}
 		select {

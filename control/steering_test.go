@@ -73,7 +73,7 @@ func (c *Control) put(at pando.StoreRevision, all ...pando.Stored) {
 		}
 		b.Changes = append(b.Changes, pando.Record{Key: v.Key(), Value: text, Modified: at})
 	}
-	c.take(b, false)
+	c.mirror.Take(b, false)
 }
 
 // rotate commits a service with instances in rotation, and its endpoints.
@@ -162,7 +162,7 @@ func TestSteeringNamesASilentHostUntilItsLeaseEnds(t *testing.T) {
 		}
 		go func() {
 			time.Sleep(time.Second)
-			c.take(pando.Batch{Revision: 40, Changes: []pando.Record{
+			c.mirror.Take(pando.Batch{Revision: 40, Changes: []pando.Record{
 				{Key: pando.Host{Name: "h2"}.Key(), Modified: 40}}}, false)
 		}()
 		began = time.Now()

@@ -11,21 +11,25 @@ import (
 
 	"pando.run/pando"
 	queue "pando.run/pando/access/turns"
+	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 	"pando.run/pando/control/stream"
 	"pando.run/pando/world"
 )
 
 // streams passes changes of the store, and logs, counters and states of the hosts, to operators.
 type streams struct {
-	*view
+	mirror   *mirror.Mirror
+	statuses *status.Reader
+	peers    pando.Peers
 	counters *counters
 	newest   *stream.Log
 	reading  *queue.Queue[pando.Tenant] // of listeners that read older changes
 }
 
-func newStreams(v *view, n *counters) *streams {
+func newStreams(v *mirror.Mirror, st *status.Reader, n *counters, p pando.Peers) *streams {
 	return &streams{
-		view: v, counters: n, newest: stream.NewLog(logBytesMax),
+		mirror: v, statuses: st, peers: p, counters: n, newest: stream.NewLog(logBytesMax),
 		reading: queue.New[pando.Tenant](catchUpTurns),
 	}
 }
@@ -44,11 +48,11 @@ var catchUpTurns = queue.Bound{Total: 16, Each: 4, Reserve: 4}
 // Watch implements pando.Operators. Its first event is a bookmark. A caller that starts with "from
 // now on" thus gets a revision to resume from, even if the stream breaks before the first change.
 func (c *streams) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
-	c.mu.Lock()
+	c.mirror.Mu.Lock()
 	if after == 0 {
-		after = c.world.Seen
+		after = c.mirror.World.Seen
 	}
-	c.mu.Unlock()
+	c.mirror.Mu.Unlock()
 	out := make(chan pando.Change, 64)
 	go func() {
 		defer close(out)
@@ -134,9 +138,9 @@ func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error)
 	defer done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	late, stop := l.streams.Clock.After(catchUpLimit)
+	late, stop := l.streams.mirror.Clock.After(catchUpLimit)
 	defer stop()
-	bytes, in := 0, l.streams.Registry.Watch(ctx, pando.Root, l.after)
+	bytes, in := 0, l.streams.mirror.Registry.Watch(ctx, pando.Root, l.after)
 	for {
 		select {
 		case b, ok := <-in:
@@ -165,7 +169,7 @@ func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error)
 func (l *listener) place(ctx context.Context) (done func(), err error) {
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
-	late, stop := l.streams.Clock.After(catchUpWait)
+	late, stop := l.streams.mirror.Clock.After(catchUpWait)
 	defer stop()
 	go func() {
 		select {
@@ -192,9 +196,9 @@ func (l *listener) place(ctx context.Context) (done func(), err error) {
 // the store by another.
 func (c *streams) feed(ctx context.Context) {
 	for ctx.Err() == nil {
-		c.mu.Lock()
-		seen, news := c.world.Seen, c.changed
-		c.mu.Unlock()
+		c.mirror.Mu.Lock()
+		seen, news := c.mirror.World.Seen, c.mirror.Changed
+		c.mirror.Mu.Unlock()
 		if seen == 0 {
 			select {
 			case <-news:
@@ -204,16 +208,16 @@ func (c *streams) feed(ctx context.Context) {
 		}
 		err := c.feedFrom(ctx, seen)
 		if ctx.Err() == nil && !errors.Is(err, pando.ErrCompacted) {
-			c.Log.Warn("the changes for listeners cannot be read; it is tried again", "error", err)
+			c.mirror.Log.Warn("the changes for listeners cannot be read; it is tried again", "error", err)
 		}
-		_ = pando.Sleep(ctx, c.Clock, feedWait)
+		_ = pando.Sleep(ctx, c.mirror.Clock, feedWait)
 	}
 }
 
 // feedFrom keeps the log of the changes after a revision, until an error.
 func (c *streams) feedFrom(ctx context.Context, after pando.StoreRevision) error {
 	c.newest.Begin(after)
-	return world.Continue(ctx, c.Clock, c.Registry, pando.Root, after, func(b pando.Batch) {
+	return world.Continue(ctx, c.mirror.Clock, c.mirror.Registry, pando.Root, after, func(b pando.Batch) {
 		if len(b.Changes) > 0 {
 			c.newest.Add(stream.NewCommit(b, changes(b)))
 		}
@@ -257,7 +261,7 @@ func changes(b pando.Batch) []pando.Change {
 func (c *streams) Counters(
 	ctx context.Context, s pando.ServiceKey,
 ) ([]pando.EndpointCounters, error) {
-	if _, err := c.Service(ctx, s); err != nil {
+	if _, err := c.statuses.Service(ctx, s); err != nil {
 		return nil, err
 	}
 	return slices.Clone(c.counters.recent(ctx)[s]), nil
@@ -267,11 +271,11 @@ func (c *streams) Counters(
 func (c *streams) StateLog(
 	ctx context.Context, s pando.ServiceKey, most int,
 ) ([]pando.StateCommit, error) {
-	h, err := c.stateHost(s)
+	h, err := c.mirror.StateHost(s)
 	if err != nil {
 		return nil, err
 	}
-	return c.Peers.StateLog(ctx, h, s, most)
+	return c.peers.StateLog(ctx, h, s, most)
 }
 
 // State implements pando.Operators. It forwards /state/NAME.git/… and /state/TENANT/NAME.git/… to
@@ -284,14 +288,14 @@ func (c *streams) State() http.Handler {
 			http.Error(w, "want /state/NAME.git or /state/TENANT/NAME.git", http.StatusNotFound)
 			return
 		}
-		h, err := c.stateHost(s)
+		h, err := c.mirror.StateHost(s)
 		switch {
 		case errors.Is(err, pando.ErrNotFound):
 			http.Error(w, err.Error(), http.StatusNotFound)
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		default:
-			c.Peers.State(h).ServeHTTP(w, r)
+			c.peers.State(h).ServeHTTP(w, r)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api/logs"
+	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/driver/sim"
+	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
 
@@ -84,7 +88,7 @@ func TestALogIsOfTheServiceThatTheCallerNames(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h1": {"vault-a": "1 a secret\n"}}}
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
 	vault := pando.ServiceKey{Tenant: "bank", Name: "vault"}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1"},
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1"},
 		pando.Service{ServiceKey: web, Target: 1}, pando.Service{ServiceKey: vault, Target: 1},
 		pando.Instance{ID: "vault-a", Service: vault, Host: "h1", Revision: 1}}}, 1)
 	if _, err := c.Logs(t.Context(), vault, "vault-a", pando.LogQuery{Lines: 1}); err != nil {
@@ -104,7 +108,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 		"h3": {"web-a": "1 last words\n", "web-b": ""},
 	}}
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
-	c.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"},
 		pando.Service{ServiceKey: web, Home: "h3", Target: 1},
 	}}, 1)
@@ -124,7 +128,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 		t.Errorf("a service that never had an instance printed %q", got)
 	}
 	for n, i := range []pando.InstanceID{"web-a", "web-b"} { // web-b is newer and has printed nothing
-		c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Decision{ID: fmt.Sprintf("%026d", n),
+		c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Decision{ID: fmt.Sprintf("%026d", n),
 			Service: web, Instance: i, Kind: pando.DecidedFailed}}}, 2)
 	}
 	got := logsOf(t, c, "")
@@ -136,7 +140,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 // two is a control with a service on two hosts, in the middle of a move.
 func two(f *folders) *Control {
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
-	c.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"},
 		pando.Service{ServiceKey: web, Home: "h2", Target: 1},
 		pando.Instance{Service: web, Host: "h1", ID: "web-a", Phase: pando.PhaseReady},
@@ -199,12 +203,12 @@ func TestAFollowedServiceIncludesInstancesThatStartLater(t *testing.T) {
 	f.mu.Lock()
 	f.logs["h1"]["web-a"] += "6 after the break\n"
 	f.mu.Unlock()
-	c.mu.Lock()
-	c.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.Mu.Lock()
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Instance{Service: web, Host: "h2", ID: "web-c", Phase: pando.PhaseStarting},
 		pando.Instance{Service: web, Host: "h2", ID: "web-d", Phase: pando.PhasePlaced}, // no log yet
 	}}, 2)
-	c.mu.Unlock()
+	c.mirror.Mu.Unlock()
 	next("later", "after the break")
 	if err := lines.Close(); err != nil {
 		t.Error(err)
@@ -240,5 +244,40 @@ func TestStatsNameAHostThatDoesNotAnswer(t *testing.T) {
 	}
 	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs == nil || *b.PIDs != 3 {
 		t.Errorf("got %+v", b)
+	}
+}
+
+// The watch shows neither a secret nor a token, whoever makes one.
+func TestTheWatchShowsNeitherSecretsNorTokens(t *testing.T) {
+	a, err := trust.OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(Config{Peers: sim.NewPeers(), Clock: wall.Clock{}, IDs: &decidetest.Counting{},
+		Registry: sim.NewRegistry(1, 0), Log: slog.New(slog.DiscardHandler), Vault: a.Vault()})
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
+		pando.Service{ServiceKey: web, Target: 1},
+		pando.Revision{Service: web, Number: 1, Spec: pando.Spec{Name: "web",
+			StoredSecrets: []pando.StoredSecret{{Name: "key"}}}},
+	}}, 1)
+	go func() { _ = c.feedFrom(t.Context(), 0) }()
+	watch := c.Watch(t.Context(), 0)
+	token := pando.Token{TokenKey: pando.TokenKey{Tenant: "acme", Name: "ci"},
+		Hash: pando.TokenHash([]byte(strings.Repeat("a", 32))), Until: time.Now().Add(time.Hour)}
+	if err := c.SetToken(t.Context(), token, false, anna); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.SetSecret(t.Context(), pando.SecretKey{Tenant: "default", Name: "key"},
+		[]byte("hush"), anna); err != nil {
+		t.Fatal(err)
+	}
+	for change := range watch {
+		if change.Kind == pando.KindSecret || change.Kind == pando.KindToken ||
+			strings.Contains(fmt.Sprint(change.Value), "hush") {
+			t.Errorf("the watch has %+v", change)
+		}
+		if change.Kind == pando.KindDecision { // of the secret, which came last
+			return
+		}
 	}
 }

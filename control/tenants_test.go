@@ -10,124 +10,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
-	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/world"
 )
-
-func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
-	c := visitable(t, &hosts{})
-	ctx, by := t.Context(), pando.Asker{Kind: pando.AskerOperator, Name: "ann"}
-	n := 3
-	if _, err := c.SetTenant(ctx, decidetest.Acme, pando.AccountChange{Instances: &n}, by); err != nil {
-		t.Fatal(err)
-	}
-	spec := pando.Spec{Name: "shop", Tenant: decidetest.Acme, Command: []string{"true"},
-		Scale: pando.Scale{Min: 4, Max: 4}}
-	_, err := c.Deploy(ctx, spec, by)
-	if !errors.Is(err, pando.ErrRefused) ||
-		!strings.Contains(err.Error(), "quota instances: 4 of at most 3") {
-		t.Errorf("deploy: %v", err)
-	}
-	if _, err := c.SetTenant(ctx, "default", pando.AccountChange{Instances: &n}, by); !errors.Is(err,
-		pando.ErrRefused) {
-		t.Errorf("a quota of the default tenant: %v", err)
-	}
-	wide := "0.0.0.0/0"
-	if _, err := c.SetTenant(ctx, decidetest.Acme, pando.AccountChange{VIPs: &wide}, by); !errors.Is(err,
-		pando.ErrInvalid) {
-		t.Errorf("a foreign range: %v", err)
-	}
-	all, err := c.Tenants(ctx)
-	if err != nil || len(all) != 2 || all[0].Tenant != decidetest.Acme || all[0].Quota.Instances != 3 {
-		t.Errorf("the tenants: %+v, %v", all, err)
-	}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: decidetest.Shop}}}, 9)
-	if err := c.RemoveTenant(ctx, decidetest.Acme, by); !errors.Is(err, pando.ErrRefused) {
-		t.Errorf("removal with a service: %v", err)
-	}
-	c.world.Committed(pando.Txn{Delete: []pando.Key{decidetest.Shop.Key()}}, 10)
-	if err := c.RemoveTenant(ctx, decidetest.Acme, by); err != nil {
-		t.Error(err)
-	}
-}
-
-// A quota of disk counts the sizes of volumes: of all parts that a service ever had, of revisions
-// before, and of services that are gone.
-func TestVolumesCountAgainstTheQuotaOfDisk(t *testing.T) {
-	tb := decidetest.New(t)
-	const gib = 1 << 30
-	tb.Put(pando.Account{Tenant: "acme", Quota: pando.Quota{DiskBytes: 100 * gib}})
-	key := pando.ServiceKey{Tenant: "acme", Name: "db"}
-	spec := func(name string, bytes int64, shared bool, most int) pando.Spec {
-		return pando.Spec{Name: "db", Tenant: "acme", Command: []string{"db"},
-			Volumes: []pando.Volume{{Name: name, Path: "/d", Shared: shared, Bytes: bytes}},
-			Scale:   pando.Scale{Min: most, Max: 200}}.WithDefaults()
-	}
-	for _, c := range []struct {
-		spec pando.Spec
-		why  string
-	}{
-		{spec("data", 100*gib, false, 1), ""},
-		{spec("data", 101*gib, false, 1), "quota disk: volumes of 101 GiB of at most 100"},
-		{spec("data", 40*gib, false, 3), "quota disk: volumes of 120 GiB of at most 100"},
-		{spec("data", 40*gib, true, 3), ""},
-		{spec("data", 0, false, 10), ""},
-		{spec("data", 0, false, 11), "quota disk: volumes of 110 GiB"}, // the default size
-	} {
-		if why := decide.OverQuota(tb.W, c.spec, tb.Now); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
-			t.Errorf("%+v: %q, want %q", c.spec.Volumes, why, c.why)
-		}
-	}
-	tb.Put(pando.Service{ServiceKey: key, Sizes: pando.KeepSizes(nil, spec("data", 20*gib, false, 1), 4)})
-	if st := tenantStatus(tb.W, "acme", tb.Now); decide.DiskOfTenants(tb.W)["acme"] != 80*gib || st.Quota.DiskBytes == 0 {
-		t.Errorf("four parts take %d GiB", decide.DiskOfTenants(tb.W)["acme"]/gib)
-	}
-	if why := decide.PinBeyondQuota(tb.W, key, 4, tb.Now); why != "" { // no spec is known: nothing grows
-		t.Errorf("a pin: %s", why)
-	}
-	if why := decide.OverQuota(tb.W, spec("other", 30*gib, false, 1), tb.Now); !strings.Contains(why, "110 GiB") {
-		t.Errorf("another volume in a later revision: %q", why)
-	}
-	if why := decide.OverQuota(tb.W, spec("data", 25*gib, false, 1), tb.Now); why != "" {
-		t.Errorf("a larger size within the quota: %q", why)
-	}
-	tb.Put(pando.VolumeHome{Service: pando.ServiceKey{Tenant: "acme", Name: "gone"},
-		Sizes: []pando.VolumeSize{{Name: "data", Parts: 1, Bytes: 15 * gib}}})
-	if n := decide.DiskOfTenants(tb.W)["acme"]; n != 95*gib {
-		t.Errorf("with those of a removed service: %d GiB, want 95", n/gib)
-	}
-	if why := decide.OverQuota(tb.W, spec("data", 22*gib, false, 1), tb.Now); !strings.Contains(why, "103 GiB") {
-		t.Errorf("with those of a removed service: %q", why)
-	}
-	x := forgetSize(tb.W, pando.ServiceKey{Tenant: "acme", Name: "gone"}, "data")
-	tb.Put(x.Put...)
-	if n := decide.DiskOfTenants(tb.W)["acme"]; n != 80*gib {
-		t.Errorf("after their removal: %d GiB, want 80", n/gib)
-	}
-	tb.Put(pando.Service{ServiceKey: key, Sizes: make([]pando.VolumeSize, pando.SizesMax)})
-	if why := decide.OverQuota(tb.W, spec("data", 1, false, 1), tb.Now); !strings.Contains(why, "left 64 volumes behind") {
-		t.Errorf("many volumes left: %q", why)
-	}
-}
-
-func TestWhoMayUseARegistryMakesNoOtherSpec(t *testing.T) {
-	same := pando.Spec{Image: pando.Image{Reference: "a", Inside: true}}.WithDefaults()
-	other := pando.Spec{Image: pando.Image{Reference: "a"}}.WithDefaults()
-	if !sameSpec(same, other) {
-		t.Error("who may use a registry makes another spec")
-	}
-}
-
-// A change of a tenant wakes its services: one of them may wait for its quota or for an address.
-func TestAChangeOfATenantWakesItsServices(t *testing.T) {
-	c := visitable(t, &hosts{})
-	mine, other := pando.ServiceKey{Tenant: "acme", Name: "a"}, pando.ServiceKey{Tenant: "acm", Name: "b"}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
-		pando.Service{ServiceKey: other}}}, 2)
-	c.touch(pando.TenantKey("acme"))
-	if !c.dirty[mine] || c.dirty[other] {
-		t.Errorf("marked: %v", c.dirty)
-	}
-}
 
 // A tenant with a small range deploys short-lived names again and again. The last address that was
 // released is the last one that is given again. A full range refuses with its numbers.
@@ -183,9 +67,9 @@ func TestRestsOutliveTheirLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.removed(t, pando.ServiceKey{Tenant: "acme", Name: "first"})
-		next := &members{view: l.operators.view}
-		w, err := next.stored(t.Context(), pando.Root) // as a new leader reads the store
-		if err != nil {
+		at, err := l.registry.Snapshot(t.Context(), pando.Root)
+		w := world.New() // as a new leader reads the store
+		if err := errors.Join(err, w.Apply(at.Records, at.Revision)); err != nil {
 			t.Fatal(err)
 		}
 		if _, rests := w.Rests(first.VIP4); !rests {

@@ -15,7 +15,7 @@ var anna = pando.Asker{Kind: pando.AskerOperator, Name: "anna"}
 func (l leadership) pass(t *testing.T, d time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		if err := pando.Sleep(t.Context(), l.Clock, 50*time.Millisecond); err != nil {
+		if err := pando.Sleep(t.Context(), l.mirror.Clock, 50*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range l.instances() {
@@ -37,9 +37,9 @@ func (l leadership) pass(t *testing.T, d time.Duration) {
 }
 
 func (l leadership) instances() []pando.Instance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.world.Of(web)
+	l.mirror.Mu.Lock()
+	defer l.mirror.Mu.Unlock()
+	return l.mirror.World.Of(web)
 }
 
 // revisions counts the instances of each revision.

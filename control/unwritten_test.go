@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/requests"
 )
 
 func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
@@ -27,11 +28,11 @@ func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
 		}
 		status()
 		l.registry.Fail(pando.ErrStoreFull)
-		time.Sleep(time.Second + unwrittenPatience/2) // the pin has ended
+		time.Sleep(time.Second + time.Second) // the pin has ended
 		if st := status(); st.Problem != nil {
 			t.Errorf("reported too soon: %+v", st.Problem)
 		}
-		time.Sleep(2 * unwrittenPatience)
+		time.Sleep(4 * time.Second)
 		st := status()
 		if st.Problem == nil || st.Problem.Kind != pando.DecidedUnwritten ||
 			!strings.Contains(st.Problem.Reason, pando.ErrStoreFull.Error()) ||
@@ -39,7 +40,7 @@ func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
 			t.Errorf("the status shows %q, problem %+v", st.Reason, st.Problem)
 		}
 		l.registry.Fail(nil)
-		time.Sleep(unwrittenPatience)
+		time.Sleep(2 * time.Second)
 		if st := status(); st.Problem != nil || strings.Contains(st.Reason, "written") {
 			t.Errorf("after the store has room the status shows %q, problem %+v", st.Reason, st.Problem)
 		}
@@ -58,7 +59,7 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 		}
 		answers := make(chan answer)
 		const most, more = 256, 9
-		l.most = most
+		l.request(requests.Config{Most: most})
 		for n := range most - 1 + more { // web is there already; all at the same time
 			go func() {
 				_, err := l.Deploy(t.Context(), spec(n), by)
@@ -80,16 +81,16 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 		if len(refused) != more {
 			t.Fatalf("%d were refused, want %d", len(refused), more)
 		}
-		l.mu.Lock()
-		n := len(l.world.Services)
+		l.mirror.Mu.Lock()
+		n := len(l.mirror.World.Services)
 		var one pando.ServiceKey
-		for _, s := range l.world.Names() {
+		for _, s := range l.mirror.World.Names() {
 			if s != web {
 				one = s
 			}
 		}
-		known, _ := l.world.SpecOf(one, 1)
-		l.mu.Unlock()
+		known, _ := l.mirror.World.SpecOf(one, 1)
+		l.mirror.Mu.Unlock()
 		if n != most {
 			t.Errorf("%d services, want %d", n, most)
 		}
@@ -113,12 +114,12 @@ func (l leadership) removed(t *testing.T, s pando.ServiceKey) {
 		if _, err := l.Service(t.Context(), s); errors.Is(err, pando.ErrNotFound) {
 			return
 		}
-		l.mu.Lock()
+		l.mirror.Mu.Lock()
 		var gone []pando.Key
-		for _, i := range l.world.Of(s) {
+		for _, i := range l.mirror.World.Of(s) {
 			gone = append(gone, i.Key())
 		}
-		l.mu.Unlock()
+		l.mirror.Mu.Unlock()
 		if len(gone) > 0 {
 			if _, err := l.registry.Commit(t.Context(), pando.Txn{Delete: gone}); err != nil {
 				t.Fatal(err)

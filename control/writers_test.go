@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/requests"
 )
 
 func TestADeployWarnsOfTwoWriters(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
-		l.Writable = func(s pando.Spec) bool {
+		l.request(requests.Config{Most: 100, Writable: func(s pando.Spec) bool {
 			return s.WorkingDir == "/data" && s.User == "postgres"
-		}
+		}})
 		probed := pando.Health{Ready: pando.Probe{Kind: pando.ProbeExec, Command: []string{"pg_isready"}}}
 		for name, c := range map[string]struct {
 			spec pando.Spec
@@ -72,15 +73,4 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestARootWithAFolderIsWarnedOf(t *testing.T) {
-	for user, want := range map[string]bool{
-		"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false,
-	} {
-		got := warnings(pando.Spec{User: user, WorkingDir: "/srv/web"})
-		if len(got) > 0 != want {
-			t.Errorf("user %q: %q", user, got)
-		}
-	}
 }

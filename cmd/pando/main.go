@@ -24,10 +24,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/cmd/pando/console"
 	"pando.run/pando/cmd/pando/daemon"
 	"pando.run/pando/cmd/pando/function"
+	"pando.run/pando/cmd/pando/host"
+	"pando.run/pando/cmd/pando/image"
+	"pando.run/pando/cmd/pando/instance"
+	"pando.run/pando/cmd/pando/labs"
 	"pando.run/pando/cmd/pando/memory"
-	"pando.run/pando/cmd/pando/operator"
+	"pando.run/pando/cmd/pando/service"
+	"pando.run/pando/cmd/pando/specfile"
+	"pando.run/pando/cmd/pando/tenant"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
@@ -90,25 +97,25 @@ func rootCommand(env cli.Env) *cobra.Command {
 	c.SetIn(env.Stdin)
 	c.SetErr(env.Stderr)
 	out := &cli.Output{Env: env}
-	o := operator.Open(out)
+	o := console.Open(out)
 	section(c, "Services",
-		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
-		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Restart(o),
-		operator.Rm(o), operator.Spec(o),
-		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
-		operator.Snapshot(o), operator.Migrate(o),
-		operator.Tenant(o), operator.Audit(o), operator.Bill(o),
-		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
-		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Copy(o),
-		operator.PortForward(o), operator.Run(o), operator.Runs(o), operator.Watch(o), operator.State(o))
+		service.Deploy(o), service.Diff(o), service.History(o), service.Rollback(o),
+		service.Rollout(o), service.Recover(o), service.Scale(o), service.Restart(o),
+		service.Rm(o), service.Spec(o),
+		specfile.Convert(o), image.Image(o), service.Volume(o), tenant.Secret(o),
+		service.Snapshot(o), service.Migrate(o),
+		tenant.Tenant(o), tenant.Audit(o), tenant.Bill(o),
+		service.Ps(o), service.Status(o), service.Why(o), instance.Logs(o),
+		service.Stats(o), service.Top(o), instance.Exec(o), instance.Copy(o),
+		instance.PortForward(o), instance.Run(o), instance.Runs(o), service.Watch(o), service.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Daemons(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
-		daemon.Backup(out), operator.RestoreFrom(o, daemon.Restore(out)),
+		daemon.Backup(out), service.RestoreFrom(o, daemon.Restore(out)),
 		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),
-		operator.Hosts(o), operator.Rebalance(o), operator.Doctor(o), operator.Lab(o))
+		host.Hosts(o), host.Rebalance(o), host.Doctor(o), labs.Lab(o))
 	section(c, "Functions and memory, without a cluster", function.Command(env), memory.Command())
-	c.AddCommand(operator.Version(o), daemon.Shim(), daemon.Unpack(), daemon.Warden(), operator.LabInit())
+	c.AddCommand(host.Version(o), daemon.Shim(), daemon.Unpack(), daemon.Warden(), labs.LabInit())
 	explain(c)
 	return c
 }

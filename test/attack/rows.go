@@ -151,9 +151,9 @@ var Table = []Row{
 	{"C4", Token, "bombs, aliases and NUL in a spec", Blocked,
 		by("spec", "TestOddFilesAreRefused", "FuzzParse")},
 	{"C5", Token, "control characters in a command or a label", Blocked,
-		by("cmd/pando/operator", "TestNoAnswerCommandsTheTerminal")},
+		by("cmd/pando/service", "TestNoAnswerCommandsTheTerminal")},
 	{"C6", Instance, "terminal sequences in its output", Blocked,
-		by("cmd/pando/operator", "TestLogsOnATerminalCommandNothing")},
+		by("cmd/pando/service", "TestLogsOnATerminalCommandNothing")},
 	{"C7", Instance, "terminal sequences and forged lines in a reason", Blocked, join(
 		by("agent", "TestReasonsAreOneLine"),
 		by("state", "TestAMessageIsOneLine"))},
@@ -242,7 +242,7 @@ var Table = []Row{
 			"TestATargetOutsideTheInstanceIsRefused",
 			"TestALinkInAVolumeLeadsNowhere")},
 	{"P6", Instance, "a hostile archive in answer to a copy", Blocked,
-		by("cmd/pando/operator/tree",
+		by("cmd/pando/instance/tree",
 			"TestAHostileStreamStaysInside",
 			"TestALinkInTheWayIsReplaced")},
 	{"P7", Token, "secrets of others, in files, logs and templates", Blocked, join(
@@ -289,7 +289,7 @@ var Table = []Row{
 	{"P18", Token, "ports of the hosts: those of daemons, of others and of Pando", Blocked, join(
 		by("", "TestWordsOfTheHosts"),
 		by("spec", "TestPortsOfHostsThatCannotBe"),
-		by("control", "TestAPortOfTheHostsHasOneOwner"),
+		by("control/requests", "TestAPortOfTheHostsHasOneOwner"),
 		lab)},
 	{"P19", Token, "requests of the host by a probe, to another address", Blocked, join(
 		by("spec", "TestHostileWordsOfASpecAreRefused"),
@@ -325,13 +325,13 @@ var Table = []Row{
 			by("driver/process", "TestLogsHaveAShareForEachTenant", "TestRangesOfUsersHaveAShareForEachTenant"),
 			by("driver/image", "TestTheRecordOfAnImageHasAShareForEachTenant", "TestTheSweepTakesFromTheTenantWithTheMost"),
 			by("driver/image/proof", "TestABookRemembersWhoSentABlob"),
-			by("control", "TestDecisionsToBillHaveAShareForEachTenant"),
+			by("control/billing", "TestDecisionsToBillHaveAShareForEachTenant"),
 			by("driver/deeds", "TestAFloodPushesOutItsOwnLines"),
 			by("agent/anchor", "TestNamesAdriftHaveAShareForEachTenant"),
 			by("cmd/pando/daemon", "TestRefusedCallsOfATenantAreLoggedInAFlood"))},
 	{"P30", Token, "an instance of a former spec with the number of a new one, after a restore", Blocked, join(
 		by("agent", "TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift", "TestASeedIsOfItsSpecAlone"),
-		by("control", "TestATokenEntersTheStoredSpecOnly", "TestAServiceWaitsForNoInstanceOfAnotherOne"))},
+		by("control/requests", "TestATokenEntersTheStoredSpecOnly", "TestAServiceWaitsForNoInstanceOfAnotherOne"))},
 	{"P31", Member, "specs of services that it never ran, after a restore", Blocked,
 		by("driver/etcd", "TestAMemberBringsBackWhatItRanAndReadsNothingElse")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
@@ -341,7 +341,7 @@ var Table = []Row{
 		by("driver/image", "TestALabelMakesNoSnapshot", "TestASnapshotIsDeployedByNobody"),
 		by("driver/criu", "TestAFrozenProgramHasTheRightsOfItsServiceOnly"),
 		by("driver/process", "TestAForgedProgramDoesNotBecomeRoot"),
-		by("control", "TestControlBelievesProvenSnapshotsOnly"))},
+		by("control/requests", "TestControlBelievesProvenSnapshotsOnly"))},
 	{"H2", Token, "watches that are not read, to stop control", Blocked, join(
 		by("api", "TestATenantThatHoldsManyWatchesLocksOutNobody"),
 		by("control",
@@ -369,7 +369,7 @@ var Table = []Row{
 	{"H8", Disk, "a full disk by one volume or one image", Blocked, join(
 		by("agent/room", "TestTheVolumeThatFillsTheDiskIsStoppedAlone", "TestAVolumeThatOutgrowsItsSizeIsStopped"),
 		by("agent", "TestAFullDiskTakesNoMoreState"),
-		by("control", "TestVolumesCountAgainstTheQuotaOfDisk"),
+		by("control/requests", "TestVolumesCountAgainstTheQuotaOfDisk"),
 		lab)},
 	{"H9", Network, "all places of port 7401 by strangers", Blocked,
 		by("cmd/pando/daemon",

@@ -48,6 +48,15 @@ type Table struct {
 	Skew time.Duration
 }
 
+// Clock returns a clock that shows the time of the table. Its timers never end.
+func (tb *Table) Clock() pando.Clock { return stopped{tb} }
+
+type stopped struct{ tb *Table }
+
+func (s stopped) Now() time.Time { return s.tb.Now }
+
+func (s stopped) After(time.Duration) (<-chan time.Time, func()) { return nil, func() {} }
+
 // New returns a table with the host h1 and no service.
 func New(t *testing.T) *Table {
 	tb := &Table{T: t, W: world.New(), IDs: &Counting{}, Now: T0}
