@@ -331,7 +331,8 @@ var Table = []Row{
 			by("cmd/pando/daemon", "TestRefusedCallsOfATenantAreLoggedInAFlood"))},
 	{"P30", Token, "an instance of a former spec with the number of a new one, after a restore", Blocked, join(
 		by("agent", "TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift", "TestASeedIsOfItsSpecAlone"),
-		by("control/requests", "TestATokenEntersTheStoredSpecOnly", "TestAServiceWaitsForNoInstanceOfAnotherOne"))},
+		by("control/requests", "TestATokenEntersTheStoredSpecOnly"),
+		by("control", "TestAServiceWaitsForNoInstanceOfAnotherOne"))},
 	{"P31", Member, "specs of services that it never ran, after a restore", Blocked,
 		by("driver/etcd", "TestAMemberBringsBackWhatItRanAndReadsNothingElse")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
@@ -351,10 +352,9 @@ var Table = []Row{
 		by("spec/config",
 			"TestTheWorkOfATemplateIsBounded",
 			"TestTemplatesOfAnInstanceShareABudget")},
-	{"H4", Token, "a rollback or a restore past the right host", Blocked,
-		by("control",
-			"TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce",
-			"TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts")},
+	{"H4", Token, "a rollback or a restore past the right host", Blocked, join(
+		by("control", "TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce"),
+		by("control/requests", "TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts"))},
 	{"H5", Token, "another tenant's image, by its digest", Blocked,
 		by("driver/image", "TestADigestOfAnotherTenantOpensNothing",
 			"TestAManifestOfABlobOfAnotherTenantOpensNothing")},
