@@ -250,6 +250,7 @@ func (a *Agent) join(ctx context.Context) error {
 		return err
 	}
 	a.spawn(func(ctx context.Context) {
+		joined, wait := a.Clock.Now(), time.Duration(0)
 		for {
 			select {
 			case <-ctx.Done():
@@ -259,15 +260,37 @@ func (a *Agent) join(ctx context.Context) error {
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
 			a.routing.unleased.Store(true)
 			a.tally.leasesLost.Add(1)
+			if wait = rejoinWait(wait, a.Clock.Now().Sub(joined)); pando.Sleep(ctx, a.Clock, wait) != nil {
+				return
+			}
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}
+			joined = a.Clock.Now()
 			a.routing.unleased.Store(false)
 			a.wakeAll()
 		}
 	})
 	return nil
 }
+
+// rejoinWait returns the wait before the next join, from the one before the last join and the time that
+// the lease lived. A lease that lived long is renewed at once: others find this host away meanwhile.
+func rejoinWait(last, lived time.Duration) time.Duration {
+	switch {
+	case lived >= Lease:
+		return 0
+	case last == 0:
+		return rejoinWaitMin
+	}
+	return min(2*last, rejoinWaitMax)
+}
+
+// Bounds of the wait for the next join while the store takes each lease away at once.
+const (
+	rejoinWaitMin = 100 * time.Millisecond
+	rejoinWaitMax = 2 * time.Second
+)
 
 // joinOnce joins once the store lets it. It returns an error only after the end of ctx.
 func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
