@@ -73,12 +73,7 @@ func TestALostDiskIsRestoredFromABackup(t *testing.T) {
 // endsAdrift ends an instance that runs without a record: its service is deployed otherwise and removed.
 func (s *site) endsAdrift(lost pando.InstanceID) {
 	s.Helper()
-	late := s.Write("late.yaml", labtest.Echo("late", "environment: {NEW: spec}"))
-	s.Pando.Pando("deploy", late)
-	s.Await("late in rotation", func() (string, bool) {
-		said := s.Pando.Pando("status", "late")
-		return said, strings.Contains(said, "in rotation")
-	})
+	s.Deploy(labtest.Echo("late", "environment: {NEW: spec}"))
 	if said := s.Pando.Pando("ps"); !strings.Contains(said, string(lost)+" without a record") {
 		s.Errorf("%s is not named beside the new spec:\n%s", lost, said)
 	}
