@@ -177,7 +177,7 @@ func (c *callers) part(
 	told, done := "", func() {}
 	defer func() { done() }()
 	for last := c.desk.mirror.Clock.Now(); ; {
-		p := c.look(s, number)
+		p := lookForPart(c, s, number)
 		if p.host.Name != "" {
 			return p.id, p.host, nil
 		}
@@ -218,7 +218,7 @@ type seenPart struct {
 	news <-chan struct{}
 }
 
-func (c *callers) look(s pando.ServiceKey, number int) seenPart {
+func lookForPart(c *callers, s pando.ServiceKey, number int) seenPart {
 	c.desk.mirror.Mu.Lock()
 	defer c.desk.mirror.Mu.Unlock()
 	p := seenPart{news: c.desk.mirror.Changed}

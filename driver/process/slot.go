@@ -104,7 +104,7 @@ func (d *Driver) newSlot(number int) (made *slot, err error) {
 	if err := s.cgroup.Devices(nil); err != nil {
 		return nil, err
 	}
-	if s.Logs, err = d.logs(); err != nil {
+	if s.Logs, err = logsOf(d.LogDir); err != nil {
 		return nil, err
 	}
 	live, err := s.startShim(d.Self, wire.Furniture{
@@ -125,20 +125,20 @@ func (d *Driver) newSlot(number int) (made *slot, err error) {
 	return s, err
 }
 
-// logs returns the number of the folder of logs, which it makes if the disk was lost.
-func (d *Driver) logs() (uint64, error) {
-	if err := os.MkdirAll(d.LogDir, 0o711); err != nil {
+// logsOf returns the number of the folder of logs, which it makes if the disk was lost.
+func logsOf(dir string) (uint64, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return 0, fmt.Errorf("make the folder of the logs: %w", err)
 	}
 	var st unix.Stat_t
-	err := unix.Stat(d.LogDir, &st)
+	err := unix.Stat(dir, &st)
 	return st.Ino, err
 }
 
 // lasts returns nil if a ready sandbox still serves. Its shim holds the folder of logs, and that of a lost
 // disk takes no log.
-func (d *Driver) lasts(s *slot) error {
-	now, err := d.logs()
+func (s *slot) lasts(logs string) error {
+	now, err := logsOf(logs)
 	if err == nil && s.Logs != 0 && s.Logs != now {
 		err = fmt.Errorf("its folder of logs is gone: %w", pando.ErrNotFound)
 	}
