@@ -60,7 +60,7 @@ type Run struct {
 	Number   int       `json:"number"`
 	Revision int       `json:"revision"`
 	State    RunState  `json:"state"`
-	Reason   string    `json:"reason,omitempty"`
+	Reason   string    `json:"reason,omitempty"` // of its end, or why it waits for a host
 	By       Asker     `json:"by"`
 	Due      time.Time `json:"due,omitzero"` // by the schedule
 	Began    time.Time `json:"began"`

@@ -23,7 +23,7 @@ type Quota struct {
 	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
 	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"` // the sum of the sizes of volumes
 	// PublishPerSecond limits the changes of steering tables, which every host follows.
-	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0"`
+	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0" maximum:"1000"`
 }
 
 // DefaultQuota is the quota of a tenant without a record. It bounds no processors and no memory:
@@ -80,7 +80,7 @@ type AccountChange struct {
 	CPUs             *float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"`
 	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
 	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"`
-	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0"`
+	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0" maximum:"1000"`
 	// VIPs is a range within the cluster's, or "" for any free address.
 	VIPs *string `json:"vips,omitempty"`
 }
@@ -129,6 +129,8 @@ type TenantUse struct {
 type TenantStatus struct {
 	Account
 	Use TenantUse `json:"use"`
+	// Adrift names its instances that run without a record since a restore, as Host.Adrift does.
+	Adrift string `json:"adrift,omitempty"`
 }
 
 // TenantOperators is every request about tenants.

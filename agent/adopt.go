@@ -28,6 +28,9 @@ type adoption struct {
 	// adrift holds the instances that run without a record, because the backup has not got their
 	// service. The lock of the records guards it.
 	adrift map[pando.InstanceID]bool
+	// open holds the instances that ran at the restore and of which nothing is known yet. An instance that
+	// began later has a record, and ends with it.
+	open map[pando.InstanceID]bool
 }
 
 // adoptWait is the time between two attempts to write the record of an instance.
@@ -35,7 +38,13 @@ const adoptWait = 200 * time.Millisecond
 
 // begin starts the adoption after a snapshot of a restored store, or of a service that came
 // back. former is the world before the restore.
-func (a *adoption) begin(w *world.World, former *world.World) {
+func (a *adoption) begin(w *world.World, former *world.World, restored bool) {
+	if restored {
+		a.open = map[pando.InstanceID]bool{}
+		for id := range a.agent.crews.ByName {
+			a.open[id] = true
+		}
+	}
 	if a.running {
 		a.again = true
 		return
@@ -71,6 +80,7 @@ func (a *adoption) once(
 	}
 	a.agent.records.Lock()
 	all, orphans := a.agent.crews.AllIn(a.agent.records.World), a.orphans(a.agent.records.World)
+	all = slices.DeleteFunc(all, func(r *runner.Runner) bool { return !a.open[r.ID] && !a.adrift[r.ID] })
 	a.agent.records.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
@@ -230,9 +240,13 @@ func (a *adoption) adopted(err error, what string) bool {
 func (a *adoption) setAdrift(i pando.InstanceID) {
 	a.agent.records.Lock()
 	defer a.agent.records.Unlock()
+	if !a.open[i] {
+		return // it is adrift already, or its service was removed meanwhile
+	}
 	if a.adrift == nil {
 		a.adrift = map[pando.InstanceID]bool{}
 	}
+	delete(a.open, i)
 	a.adrift[i] = true
 }
 
@@ -240,6 +254,7 @@ func (a *adoption) landed(i pando.InstanceID) {
 	a.agent.records.Lock()
 	defer a.agent.records.Unlock()
 	delete(a.adrift, i)
+	delete(a.open, i)
 }
 
 // adrifts reports whether an instance without a record stays: the store was restored from a backup
@@ -289,4 +304,61 @@ func (a *Agent) unattached(w *world.World, s pando.ServiceKey) bool {
 		}
 	}
 	return false
+}
+
+// back returns the services that the store has and of which instances run here without a record.
+func (a *adoption) back(w *world.World) (out map[pando.ServiceKey]bool) {
+	out = map[pando.ServiceKey]bool{}
+	note := func(s pando.ServiceKey) {
+		if _, there := w.Services[s]; there {
+			out[s] = true
+		}
+	}
+	for id := range a.adrift {
+		if r := a.agent.crews.ByName[id]; r != nil {
+			note(r.Service)
+		}
+	}
+	for id, b := range a.agent.found {
+		if a.agent.guard.Drifts(id) {
+			note(b.Service())
+		}
+	}
+	return out
+}
+
+// endRemoved ends the instances without a record of services that were there and are removed now: an
+// operator wants nothing of them to run.
+func (a *adoption) endRemoved(w *world.World, were map[pando.ServiceKey]bool) {
+	removed := func(s pando.ServiceKey) bool {
+		_, there := w.Services[s]
+		return were[s] && !there && w.Frozen(s) == nil
+	}
+	var ended []pando.InstanceID
+	for _, id := range slices.Sorted(maps.Keys(a.adrift)) {
+		if r := a.agent.crews.ByName[id]; r != nil && removed(r.Service) {
+			delete(a.adrift, id)
+			r.RecordGone()
+			ended = append(ended, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.agent.found)) {
+		if b := a.agent.found[id]; removed(b.Service()) && a.agent.guard.Drifts(id) {
+			delete(a.agent.found, id)
+			a.agent.spawn(func(ctx context.Context) { a.agent.removeStranger(ctx, b) })
+			ended = append(ended, id)
+		}
+	}
+	if len(ended) == 0 {
+		return
+	}
+	a.again = a.running // it may have counted them already
+	a.agent.config.Log.Info("instances without a record end: their service was removed", "instances", ended)
+	a.agent.spawn(func(ctx context.Context) {
+		for a.agent.guard.Ended(ctx, ended) != nil {
+			if pando.Sleep(ctx, a.agent.config.Clock, adoptWait) != nil {
+				return
+			}
+		}
+	})
 }

@@ -115,6 +115,69 @@ func staysAdrift(b *bench, hashed bool) {
 	}
 }
 
+// An instance of another spec than the one that came back runs on, and so does one of an agent that
+// knows only its name. Each ends when its service is removed, by the same agent and by a new one.
+func TestAnInstanceAdriftEndsWithItsService(t *testing.T) {
+	for name, how := range map[string]struct{ fresh, unread bool }{
+		"by the same agent": {}, "by a new agent": {fresh: true}, "while it reads no store": {unread: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, func(b *bench) {
+				staysAdrift(b, false)
+				late := pando.DefaultService("late")
+				if how.fresh {
+					b.restart()
+					b.pass(10 * time.Second)
+					if len(b.sandboxes.All()) != 1 {
+						t.Fatal("the next agent ended it")
+					}
+				}
+				// Its spec stays longer: the store of this bench compares no hashes.
+				_, err := b.registry.Commit(b.ctx, pando.Txn{Delete: []pando.Key{
+					pando.Service{ServiceKey: late}.Key(), pando.EndpointsKey(late)}})
+				b.ok(err)
+				if how.unread {
+					b.registry.Fail(pando.ErrCompacted)
+					b.pass(time.Second)
+					b.registry.Fail(nil)
+				}
+				b.pass(30 * time.Second)
+				if h := b.world().Hosts["h1"].V; h.Adrift != "" || len(b.sandboxes.All()) != 0 {
+					t.Errorf("%d sandboxes, adrift %q", len(b.sandboxes.All()), h.Adrift)
+				}
+				b.restart()
+				b.pass(10 * time.Second)
+				if h := b.world().Hosts["h1"].V; h.Adrift != "" {
+					t.Errorf("the next agent shows adrift %q", h.Adrift)
+				}
+			})
+		})
+	}
+}
+
+// An instance that began after the restore ends with its record, also while its service changes beside
+// one that runs adrift.
+func TestAnInstanceAfterTheRestoreIsNeverAdrift(t *testing.T) {
+	onBench(t, func(b *bench) {
+		staysAdrift(b, true)
+		late := pando.DefaultService("late")
+		i := pando.Instance{ID: "late-2", Service: late, Host: "h1", Revision: 1, Weight: 100, SpecHash: "x",
+			Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()}
+		b.put(i)
+		b.ok(b.agent.self.Ready(b.ctx, i.ID))
+		b.phase(i.ID, pando.PhaseInRotation)
+		b.steering.Fail("Remove", 5) // so that its end takes a while
+		svc := b.world().Services[late].V
+		svc.Latest++
+		_, err := b.commit(b.ctx, pando.Txn{Delete: []pando.Key{i.Key()}, Put: []pando.Stored{svc}})
+		b.ok(err)
+		b.pass(30 * time.Second)
+		if h := b.world().Hosts["h1"].V; h.Adrift != "default/late/late-1" || len(b.sandboxes.All()) != 1 {
+			t.Errorf("%d sandboxes, adrift %q", len(b.sandboxes.All()), h.Adrift)
+		}
+	})
+}
+
 // deployNew deploys a second service with one instance in rotation.
 func (b *bench) deployNew(name pando.ServiceName) {
 	b.Helper()

@@ -102,6 +102,7 @@ func (a *Agent) join(ctx context.Context) error {
 		return err
 	}
 	a.spawn(func(ctx context.Context) {
+		joined, wait := a.config.Clock.Now(), time.Duration(0)
 		for {
 			select {
 			case <-ctx.Done():
@@ -111,15 +112,38 @@ func (a *Agent) join(ctx context.Context) error {
 			a.config.Log.Warn("the host's lease is lost; joining again", "host", a.config.Host.Name)
 			a.routes.SetUnleased(true)
 			a.leasesLost.Add(1)
+			wait = rejoinWait(wait, a.config.Clock.Now().Sub(joined))
+			if pando.Sleep(ctx, a.config.Clock, wait) != nil {
+				return
+			}
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}
+			joined = a.config.Clock.Now()
 			a.routes.SetUnleased(false)
 			a.crews.WakeAll()
 		}
 	})
 	return nil
 }
+
+// rejoinWait returns the wait before the next join, from the one before the last join and the time that
+// the lease lived. A lease that lived long is renewed at once: others find this host away meanwhile.
+func rejoinWait(last, lived time.Duration) time.Duration {
+	switch {
+	case lived >= Lease:
+		return 0
+	case last == 0:
+		return rejoinWaitMin
+	}
+	return min(2*last, rejoinWaitMax)
+}
+
+// Bounds of the wait for the next join while the store takes each lease away at once.
+const (
+	rejoinWaitMin = 100 * time.Millisecond
+	rejoinWaitMax = 2 * time.Second
+)
 
 // joinOnce joins once the store lets it. It returns an error only after the end of ctx.
 func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {

@@ -31,6 +31,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.records.Lock()
 	defer a.records.UnlockChanged()
 	former, adopting := a.records.World, reset && a.guard.Unadopted()
+	back := a.adoption.back(former)
 	if reset {
 		a.records.World = former.Next()
 	}
@@ -38,8 +39,11 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.config.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := crew.Digest(b.Changes)
+	if !adopting {
+		a.adoption.endRemoved(a.records.World, back)
+	}
 	if adopting || !reset && a.adoption.comesBack(a.records.World, n) {
-		a.adoption.begin(a.records.World, former)
+		a.adoption.begin(a.records.World, former, adopting)
 	}
 	if n.Endpoints || reset {
 		a.scope.seen = b.Revision

@@ -27,7 +27,7 @@ func (h secretsFace) routes(a huma.API) {
 
 // NamedSecret is the secret that a request concerns.
 type NamedSecret struct {
-	Secret string       `path:"secret" doc:"name of the secret" example:"db-password"`
+	Secret string       `path:"secret" pattern:"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$" doc:"name of the secret" example:"db-password"`
 	Tenant pando.Tenant `query:"tenant" default:"default" doc:"owner of the secret"`
 }
 

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"strings"
 
 	"pando.run/pando"
 )
@@ -82,15 +83,19 @@ func Counts(host, home pando.HostName, here bool) bool {
 }
 
 // Waits returns why no instance of a service can start now, or "" if one can. takers is the number
-// of hosts that take instances, and fitting the number of those that keep the service's rule.
-func Waits(takers, fitting int, home pando.HostName, s Standing) string {
+// of hosts that take instances, and fitting the number of those that keep the service's rule. away are
+// the members that are away: their labels are not known now, so the rule may mean one of them.
+func Waits(
+	takers, fitting int, home pando.HostName, s Standing, away []pando.HostName,
+) string {
 	switch {
 	case takers == 0:
-		return "no host takes instances"
+		return "no host takes instances" + absent(away)
 	case home == "" && fitting == 0:
 		return "no host that takes instances keeps its rule `place`, gives its `grants` and has its " +
-			"`runtime`: change them, give a host the label (`pando up --label`), allow the grant there " +
-			"(`pando hosts allow`), or install crun; `pando why NAME --pending` explains each host"
+			"`runtime`" + absent(away) + ": change them, give a host the label (`pando up --label`), allow " +
+			"the grant there (`pando hosts allow`), or install crun; `pando why NAME --pending` explains each " +
+			"host"
 	case home == "" || s.Takes():
 		return ""
 	case s.Here && !s.Leaving:
@@ -107,6 +112,27 @@ func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 	}
 	return fmt.Sprintf("its state is on %s, which %s: it starts there again when the host is back; "+
 		"`pando rm --purge` and a new deploy begin without that state", home, s.absence())
+}
+
+// awayNamed is how many hosts that are away a reason names.
+const awayNamed = 5
+
+// absent names the hosts that are away, in a reason.
+func absent(away []pando.HostName) string {
+	var names []string
+	for _, h := range away[:min(len(away), awayNamed)] {
+		names = append(names, string(h))
+	}
+	if more := len(away) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return ", and " + names[0] + " is away"
+	}
+	return ", and " + strings.Join(names, ", ") + " are away"
 }
 
 // Moved returns the reason to record when a service moves from its home to another host.

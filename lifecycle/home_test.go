@@ -55,7 +55,7 @@ func TestNothingStartsAwayFromTheState(t *testing.T) {
 		{"the home breaks the rule", 1, 0, "a", Standing{Here: true, Unfit: "lacks the label zone=a"},
 			"a, which lacks the label zone=a"},
 	} {
-		got := Waits(c.takers, c.fitting, c.home, c.standing)
+		got := Waits(c.takers, c.fitting, c.home, c.standing, nil)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: it waits for %q, want %q", c.name, got, c.want)
 		}
@@ -63,6 +63,23 @@ func TestNothingStartsAwayFromTheState(t *testing.T) {
 		if state && !strings.Contains(got, "pando rm --purge") {
 			t.Errorf("%s: %q has no next step", c.name, got)
 		}
+	}
+}
+
+// A label goes with its host. So a rule that no host keeps may mean one that is away, and the reason names
+// those.
+func TestHostsThatAreAwayAreNamed(t *testing.T) {
+	for want, away := range map[string][]pando.HostName{
+		"`runtime`, and c is away: ":                            {"c"},
+		"`runtime`, and c, d are away: ":                        {"c", "d"},
+		"`runtime`, and c, d, e, f, g, 2 more are away: change": {"c", "d", "e", "f", "g", "h", "i"},
+	} {
+		if got := Waits(2, 0, "", Standing{}, away); !strings.Contains(got, want) {
+			t.Errorf("%v: %q", away, got)
+		}
+	}
+	if got := Waits(0, 0, "", Standing{}, []pando.HostName{"c"}); got != "no host takes instances, and c is away" {
+		t.Error(got)
 	}
 }
 

@@ -162,6 +162,7 @@ func (p *RunPlan) step(c RunCase, r *pando.Run, its []pando.Instance) {
 		p.drain(its, "its run has ended")
 		return
 	}
+	r.Reason = "" // it waited for a host, and whoever starts it says whether it still does
 	live := 0
 	for _, i := range its {
 		if runs(i) {

@@ -127,6 +127,48 @@ func (a *Guard) lastRecords() (out []pando.Instance) {
 // Adopted notes that the store has what runs here, but for some instances, and shows that in the
 // host's record.
 func (a *Guard) Adopted(ctx context.Context, adrift []pando.Instance) error {
+	a.mu.Lock()
+	err := a.list(adrift)
+	if err == nil {
+		a.seen.Adopted = a.seen.Generation
+		a.save()
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return a.show(ctx)
+}
+
+// Ended notes that instances without a record run here no more, and shows that in the host's record.
+func (a *Guard) Ended(ctx context.Context, gone []pando.InstanceID) error {
+	a.mu.Lock()
+	known := a.lastRecords()
+	var left []pando.Instance
+	for _, word := range strings.Fields(a.seen.Adrift) {
+		id := pando.InstanceID(word)
+		n := slices.IndexFunc(known, func(i pando.Instance) bool { return i.ID == id })
+		switch {
+		case slices.Contains(gone, id):
+		case n < 0:
+			left = append(left, pando.Instance{ID: id})
+		default:
+			left = append(left, known[n])
+		}
+	}
+	err := a.list(left)
+	if err == nil {
+		a.save()
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return a.show(ctx)
+}
+
+// list notes the instances without a record, to be saved at once. The caller holds the lock.
+func (a *Guard) list(adrift []pando.Instance) error {
 	var names []string
 	for _, i := range adrift {
 		names = append(names, string(i.ID))
@@ -138,13 +180,8 @@ func (a *Guard) Adopted(ctx context.Context, adrift []pando.Instance) error {
 			return err
 		}
 	}
-	a.mu.Lock()
-	a.seen.Adopted, a.seen.Adrift = a.seen.Generation, strings.Join(names, " ")
-	a.seen.Records = string(records)
-	a.saved = time.Time{}
-	a.save()
-	a.mu.Unlock()
-	return a.show(ctx)
+	a.seen.Adrift, a.seen.Records, a.saved = strings.Join(names, " "), string(records), time.Time{}
+	return nil
 }
 
 // Snapshot implements pando.Registry. It returns ErrFrozen for a store that is not accepted.

@@ -330,5 +330,16 @@ func (d *Draft) hostless() string {
 	if home == "" && d.fitsSome() {
 		return ""
 	}
-	return lifecycle.Waits(len(d.hosts()), len(d.fitting()), home, at)
+	return lifecycle.Waits(len(d.hosts()), len(d.fitting()), home, at, d.away())
+}
+
+// away returns the members that are away, sorted.
+func (d *Draft) away() (out []pando.HostName) {
+	for name := range d.w.Members {
+		if !d.here(name) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }

@@ -294,3 +294,19 @@ func TestAServiceWaitsUntilTheOtherHasLeftAHost(t *testing.T) {
 		t.Errorf("%d of 2 placed after db has left", n)
 	}
 }
+
+// A service waits for a label whose only host is away. Its reason names that host.
+func TestAWaitForALabelNamesTheHostThatIsAway(t *testing.T) {
+	tb := decidetest.New(t)
+	tb.Members("h1", "h2")
+	tb.Deploy(1, func(s *pando.Spec) { s.Place.Only = "zone=b" })
+	tb.Settle()
+	if why := tb.W.Services[web].V.Reason; !strings.Contains(why, "and h2 is away") {
+		t.Errorf("it waits for %q", why)
+	}
+	tb.Put(pando.Host{Name: "h2", Labels: "zone=b", Tunnel: true})
+	tb.Settle()
+	if n := tb.On("h2", pando.PhasePlaced); n == 0 {
+		t.Errorf("%+v", tb.W.Services[web].V)
+	}
+}

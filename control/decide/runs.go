@@ -95,14 +95,15 @@ func timetable(j pando.Job) func(time.Time) time.Time {
 
 // startPart places one more instance of a run.
 func (d *Draft) startPart(number int, reason string) {
-	r := d.svc.Book.Runs[d.svc.Book.Find(number)]
+	r := &d.svc.Book.Runs[d.svc.Book.Find(number)]
 	s, known := d.spec(r.Revision)
-	if !known || d.waits() != "" {
+	if !known {
 		d.lookAgain(d.now.Add(PartLook))
 		return
 	}
 	host, why, err := d.choose(s, "", nil)
 	if err != nil {
+		r.Reason = err.Error() // for whoever waits for the run
 		d.lookAgain(d.now.Add(PartLook))
 		return
 	}
@@ -164,9 +165,19 @@ func (d *Draft) judgeRuns() {
 	if needs != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))
 	}
-	if why := cmp.Or(needs, d.hostless()); why != "" {
+	if why := cmp.Or(needs, d.hostless(), d.runsWait()); why != "" {
 		d.svc.Reason += ": " + why
 	}
+}
+
+// runsWait returns why an instance of a run waits for a host, or "".
+func (d *Draft) runsWait() string {
+	for _, r := range d.svc.Book.Runs {
+		if r.Active() && r.Reason != "" {
+			return r.Reason
+		}
+	}
+	return ""
 }
 
 // putPart writes an instance of a run.

@@ -1,6 +1,7 @@
 package decide_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -96,6 +97,32 @@ func TestAJobDecidesByItsRuns(t *testing.T) {
 	}
 	if _, there := tb.W.Services[web]; there || len(world.RunsOf(tb.W, web)) > 0 {
 		t.Errorf("the job is not removed: %d are left", len(world.RunsOf(tb.W, web)))
+	}
+}
+
+// A run for which no host has room says so where its caller looks, and forgets it once it has a host.
+func TestARunWithoutAHostSaysWhy(t *testing.T) {
+	tb := decidetest.New(t)
+	tb.Deploy(1, func(s *pando.Spec) {
+		*s = pando.Spec{Name: "web", Kind: pando.KindJob, Command: []string{"true"},
+			Resources: pando.Resources{MemoryBytes: 1 << 50}}
+	})
+	h := tb.W.Hosts["h1"].V
+	h.Memory = 1 << 30
+	tb.Put(h)
+	tb.Begins(nil)
+	tb.Settle()
+	svc := tb.W.Services[web].V
+	if r := tb.NewestRun(); !r.Active() || !strings.Contains(r.Reason, "1125899906842624 bytes") ||
+		!strings.Contains(svc.Reason, r.Reason) || len(world.RunsOf(tb.W, web)) != 0 {
+		t.Errorf("%q, %+v", svc.Reason, r)
+	}
+	h.Memory = 1 << 51
+	tb.Put(h)
+	tb.Now = tb.Now.Add(decide.PartLook)
+	tb.Settle()
+	if r := tb.NewestRun(); r.Reason != "" || len(world.RunsOf(tb.W, web)) != 1 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"pando.run/pando/access"
 	"pando.run/pando/control/status"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
 
@@ -165,52 +166,83 @@ func (c *callers) AttachRun(
 	return v, nil
 }
 
-// part waits for the instance of an attached run. It returns the reason of a run that ended before.
+// partWaitMax is how long a caller waits for a host that has room for its run. An instance that was placed
+// may take longer to start.
+const partWaitMax = time.Minute
+
+// part waits for the instance of an attached run. It returns the reason of a run that ended before, or for
+// which no host had room.
 func (c *callers) part(
 	ctx context.Context, s pando.ServiceKey, number int,
 ) (pando.InstanceID, pando.Host, error) {
 	told, done := "", func() {}
 	defer func() { done() }()
-	for {
-		c.desk.mirror.Mu.Lock()
-		news := c.desk.mirror.Changed
-		svc, there := c.desk.mirror.World.Services[s]
-		var run pando.Run
-		if at := svc.V.Book.Find(number); at >= 0 {
-			run = svc.V.Book.Runs[at]
+	for last := c.desk.mirror.Clock.Now(); ; {
+		p := lookForPart(c, s, number)
+		if p.host.Name != "" {
+			return p.id, p.host, nil
 		}
-		why := cmp.Or(svc.V.Reason, "its instance")
-		for _, i := range world.RunsOf(c.desk.mirror.World, s) {
-			h, here := c.desk.mirror.World.Hosts[i.Host]
-			if i.Run.Number != number {
-				continue
-			}
-			if i.Phase == pando.PhaseStarting && here && run.Active() {
-				c.desk.mirror.Mu.Unlock()
-				return i.ID, h.V, nil
-			}
-			why = fmt.Sprintf("%s is %s: %s", i.ID, i.Phase, i.Reason)
-			if !here {
-				why = fmt.Sprintf("%s is %s: host %s is away", i.ID, i.Phase, i.Host)
-			}
+		if p.id != "" {
+			last = c.desk.mirror.Clock.Now()
 		}
-		c.desk.mirror.Mu.Unlock()
-		if why != told {
+		if p.why != told {
 			done()
-			told, done = why, pando.Waiting(ctx, c.desk.mirror.Clock,
-				fmt.Sprintf("run %d of %s: %s", number, s, why))
+			told, done = p.why, pando.Waiting(ctx, c.desk.mirror.Clock,
+				fmt.Sprintf("run %d of %s: %s", number, s, p.why))
 		}
-		if !there || !run.Active() {
+		if !p.run.Active() {
 			return "", pando.Host{}, fmt.Errorf("%w: run %d of %s %s: %s", pando.ErrConflict, number, s,
-				run.State, run.Reason)
+				p.run.State, p.run.Reason)
 		}
+		late, stop := c.desk.mirror.Clock.After(last.Add(partWaitMax).Sub(c.desk.mirror.Clock.Now()))
 		select {
 		case <-ctx.Done():
+			stop()
 			return "", pando.Host{}, fmt.Errorf("run %d of %s has no instance yet: %w; "+
 				"`pando why %s` has the reason", number, s, ctx.Err(), s)
-		case <-news:
+		case <-late:
+			return "", pando.Host{}, fmt.Errorf("%w: run %d of %s has had no instance for %s: %s; "+
+				"`pando why --pending %s` explains each host, and with --detach the run waits longer",
+				pando.ErrNotReady, number, s, span.Text(partWaitMax), p.why, s)
+		case <-p.news:
+			stop()
 		}
 	}
+}
+
+// seenPart is what the store has of an attached run.
+type seenPart struct {
+	run  pando.Run
+	id   pando.InstanceID // "": none is placed
+	host pando.Host       // it runs there
+	why  string           // it does not run yet
+	news <-chan struct{}
+}
+
+func lookForPart(c *callers, s pando.ServiceKey, number int) seenPart {
+	c.desk.mirror.Mu.Lock()
+	defer c.desk.mirror.Mu.Unlock()
+	p := seenPart{news: c.desk.mirror.Changed}
+	svc := c.desk.mirror.World.Services[s]
+	if at := svc.V.Book.Find(number); at >= 0 {
+		p.run = svc.V.Book.Runs[at]
+	}
+	p.why = cmp.Or(p.run.Reason, "its instance")
+	for _, i := range world.RunsOf(c.desk.mirror.World, s) {
+		h, here := c.desk.mirror.World.Hosts[i.Host]
+		if i.Run.Number != number {
+			continue
+		}
+		p.id, p.why = i.ID, fmt.Sprintf("%s is %s: %s", i.ID, i.Phase, i.Reason)
+		if !here {
+			p.why = fmt.Sprintf("%s is %s: host %s is away", i.ID, i.Phase, i.Host)
+		}
+		if i.Phase == pando.PhaseStarting && here && p.run.Active() {
+			p.host = h.V
+			break
+		}
+	}
+	return p
 }
 
 // keepAlive signs for an attached run until its session ends. A run without signs ends by itself,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -66,6 +67,22 @@ func tenantStatus(w *world.World, t pando.Tenant, now time.Time) access.TenantSt
 	return st
 }
 
+// adriftOf returns the names of the instances without a record, by tenant and sorted.
+func adriftOf(w *world.World) map[pando.Tenant][]string {
+	out := map[pando.Tenant][]string{}
+	for _, h := range w.Hosts {
+		for word := range strings.FieldsSeq(h.V.Adrift) {
+			if s, _ := pando.ParseAdrift(word); s.Tenant != "" { // a former build names no tenant
+				out[s.Tenant] = append(out[s.Tenant], word)
+			}
+		}
+	}
+	for t := range out {
+		slices.Sort(out[t])
+	}
+	return out
+}
+
 // Tenants implements pando.Operators.
 func (c *tenants) Tenants(_ context.Context) ([]access.TenantStatus, error) {
 	c.desk.mirror.Mu.RLock()
@@ -77,10 +94,14 @@ func (c *tenants) Tenants(_ context.Context) ([]access.TenantStatus, error) {
 	for s := range c.desk.mirror.World.Services {
 		names[s.Tenant] = true
 	}
+	adrift := adriftOf(c.desk.mirror.World)
+	for t := range adrift {
+		names[t] = true
+	}
 	out, now, disks := []access.TenantStatus{}, c.desk.mirror.Clock.Now(), decide.DiskOfTenants(c.desk.mirror.World)
 	for t := range names {
 		st := tenantStatus(c.desk.mirror.World, t, now)
-		st.Use.DiskBytes = disks[t]
+		st.Use.DiskBytes, st.Adrift = disks[t], strings.Join(adrift[t], " ")
 		out = append(out, st)
 	}
 	slices.SortFunc(out,

@@ -2,6 +2,7 @@ package requests
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -112,5 +113,29 @@ func TestWhoMayUseARegistryMakesNoOtherSpec(t *testing.T) {
 	other := pando.Spec{Image: pando.Image{Reference: "a"}}.WithDefaults()
 	if !sameSpec(same, other) {
 		t.Error("who may use a registry makes another spec")
+	}
+}
+
+// A tenant sees the names of its own instances that run without a record, although the store has no part
+// of their service.
+func TestATenantSeesWhatOfItRunsAdrift(t *testing.T) {
+	c := visitable(t, &answering{})
+	c.desk.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
+		pando.Host{Name: "h1", Adrift: "acme/web/web-2 bank/web/web-9 of-a-former-build"},
+		pando.Host{Name: "h2", Adrift: "acme/web/web-1"},
+	}}, 9)
+	all, err := c.Tenants(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[pando.Tenant]string{}
+	for _, one := range all {
+		if one.Adrift != "" {
+			got[one.Tenant] = one.Adrift
+		}
+	}
+	want := map[pando.Tenant]string{"acme": "acme/web/web-1 acme/web/web-2", "bank": "bank/web/web-9"}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

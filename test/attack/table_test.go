@@ -229,7 +229,14 @@ func cargo(t *testing.T, file string, tests []string) *exec.Cmd {
 	if err != nil || m == nil {
 		t.Fatalf("%s has no crate: %v", file, err)
 	}
-	args := append([]string{"test", "--release", "--locked", "--quiet", "-p", string(m[1])}, target...)
+	of := []string{"--release", "--locked", "--quiet", "-p", string(m[1])}
+	// Tests of one file build no examples, and some of them run one.
+	examples := exec.Command("cargo", append([]string{"build", "--examples"}, of...)...)
+	examples.Dir = top
+	if said, err := examples.CombinedOutput(); err != nil {
+		t.Fatalf("the examples of %s: %v\n%s", m[1], err, said)
+	}
+	args := append(append([]string{"test"}, of...), target...)
 	return exec.Command("cargo", append(append(args, "--", "--test-threads", "2", "--format", "pretty"),
 		tests...)...)
 }

@@ -67,6 +67,26 @@ func TestALostDiskIsRestoredFromABackup(t *testing.T) {
 		t.Errorf("an open connection broke: %s", out.Text)
 	}
 	s.verify()
+	s.endsAdrift(lost)
+}
+
+// endsAdrift ends an instance that runs without a record: its service is deployed otherwise and removed.
+func (s *site) endsAdrift(lost pando.InstanceID) {
+	s.Helper()
+	s.Deploy(labtest.Echo("late", "environment: {NEW: spec}"))
+	if said := s.Pando.Pando("ps"); !strings.Contains(said, string(lost)+" without a record") {
+		s.Errorf("%s is not named beside the new spec:\n%s", lost, said)
+	}
+	s.Pando.Pando("rm", "late", "--wait")
+	s.Await("the end of "+string(lost), func() (string, bool) {
+		said := s.Run(s.Host(), s.Bin, "hosts").Text
+		folders, err := filepath.Glob(s.Path(s.Host(), "/run/pando/sandbox/*/slot.json"))
+		for _, f := range folders {
+			b, _ := os.ReadFile(f)
+			said += string(b)
+		}
+		return said, err == nil && !strings.Contains(said, string(lost))
+	})
 }
 
 func ids(st pando.ServiceStatus) (out []pando.InstanceID) {

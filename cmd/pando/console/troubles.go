@@ -23,6 +23,21 @@ func Troubles(w io.Writer, all []pando.HostStatus) {
 	}
 }
 
+// Ground is what a caller sees of the hosts. One with a token of a tenant sees no host, and the names of
+// its own instances that run without a record.
+type Ground struct {
+	Hosts  []pando.HostStatus
+	Adrift string
+}
+
+// Troubles prints what stands in the way on the hosts, as far as the caller sees them.
+func (g Ground) Troubles(w io.Writer) {
+	if g.Adrift != "" {
+		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s run without a record: %s", g.Adrift, cli.AdriftHelp)))
+	}
+	Troubles(w, g.Hosts)
+}
+
 // Waiting prints what the instances that start or drain wait for: a registry, a hook, a connection. A
 // list of services and a history have no row for them.
 func Waiting(w io.Writer, all []pando.ServiceStatus) {
@@ -47,8 +62,8 @@ func frozen(all []pando.HostStatus) (out []string) {
 			out = append(out, fmt.Sprintf("%s is frozen: %s", h.Name, h.Frozen))
 		}
 		if h.Adrift != "" {
-			out = append(out, fmt.Sprintf("%s runs %s without a record: the restored backup is "+
-				"older; `pando deploy` their service again", h.Name, h.Adrift))
+			out = append(out, fmt.Sprintf("%s runs %s without a record: %s", h.Name, h.Adrift,
+				cli.AdriftHelp))
 		}
 	}
 	return out

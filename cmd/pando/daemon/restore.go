@@ -325,8 +325,7 @@ func (r *restoration) report(ctx context.Context) error {
 		for _, h := range all {
 			switch {
 			case h.Adrift != "":
-				fmt.Fprintf(w, "%s runs %s without a record: `pando deploy` their service again\n",
-					h.Name, h.Adrift)
+				fmt.Fprintf(w, "%s runs %s without a record: %s\n", h.Name, h.Adrift, cli.AdriftHelp)
 			case h.State != pando.HostHere:
 				fmt.Fprintf(w, "%s is %s: `pando hosts` shows when it follows\n", h.Name, h.State)
 			}

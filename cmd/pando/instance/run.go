@@ -15,6 +15,7 @@ import (
 	"pando.run/pando/cmd/pando/console"
 	"pando.run/pando/cmd/pando/specfile"
 	"pando.run/pando/driver/clock"
+	"pando.run/pando/spec/span"
 )
 
 // Run returns `pando run`.
@@ -100,11 +101,14 @@ func runAway(
 	return err
 }
 
+// hostWaitMax is how long the command waits for a host that has room for a run.
+const hostWaitMax = time.Minute
+
 // ranTo waits for the end of a run.
 func ranTo(
 	ctx context.Context, o *console.Console, key pando.ServiceKey, number int,
 ) (pando.Run, error) {
-	waits := console.Reasons{O: o, Began: time.Now()}
+	waits, last := console.Reasons{O: o, Began: time.Now()}, time.Now()
 	for {
 		st, err := o.Client.Service(ctx, key)
 		if err != nil {
@@ -116,8 +120,15 @@ func ranTo(
 			return pando.Run{}, fmt.Errorf("run %d of %s: %w: newer runs have its place in the book",
 				number, key, pando.ErrNotFound)
 		}
-		if r := st.Book.Runs[at]; !r.Active() {
+		switch r := st.Book.Runs[at]; {
+		case !r.Active():
 			return r, nil
+		case r.Reason == "":
+			last = time.Now()
+		case time.Since(last) > hostWaitMax:
+			return r, fmt.Errorf("%w: run %d of %s has waited for a host for %s: %s; it waits on: `pando why "+
+				"--pending %s` explains each host, and `pando runs %s --end %d` ends it", pando.ErrNotReady,
+				number, key, span.Text(hostWaitMax), r.Reason, key, key, number)
 		}
 		if err := pando.Sleep(ctx, clock.Clock{}, 5*console.WaitLook); err != nil {
 			return pando.Run{}, fmt.Errorf("%w: run %d of %s continues; `pando runs %s` shows it, and "+

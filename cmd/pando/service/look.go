@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,7 +44,7 @@ func Ps(o *console.Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on...); console.Troubles(w, on) })
+			return o.Out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on.Hosts...); on.Troubles(w) })
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
@@ -65,7 +66,7 @@ func instancesOf(ctx context.Context, o *console.Console, name string) error {
 		return err
 	}
 	all := []pando.ServiceStatus{st}
-	return o.Out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on...); console.Troubles(w, on) })
+	return o.Out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on.Hosts...); on.Troubles(w) })
 }
 
 // exists returns an error if a service does not exist. A list of its things is empty then too. The zero
@@ -81,13 +82,17 @@ func exists(ctx context.Context, o *console.Console, key pando.ServiceKey) error
 	return nil
 }
 
-// hostsSeen returns the hosts, or none for a caller with a token of a tenant.
-func hostsSeen(ctx context.Context, o *console.Console) ([]pando.HostStatus, error) {
-	all, err := o.Client.Hosts(ctx)
-	if errors.Is(err, pando.ErrForbidden) {
-		return nil, nil
+// hostsSeen returns what the caller sees of the hosts.
+func hostsSeen(ctx context.Context, o *console.Console) (on console.Ground, err error) {
+	on.Hosts, err = o.Client.Hosts(ctx)
+	if !errors.Is(err, pando.ErrForbidden) {
+		return on, err
 	}
-	return all, err
+	all, err := api.TenantClient{Client: o.Client}.Tenants(ctx)
+	for _, t := range all {
+		on.Adrift = strings.TrimSpace(on.Adrift + " " + t.Adrift)
+	}
+	return console.Ground{Adrift: on.Adrift}, err
 }
 
 // live lists the instances again after every change. On a terminal it overwrites the last list.
@@ -191,11 +196,11 @@ func Status(o *console.Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			show := func(w io.Writer) { services(w, all); console.Waiting(w, all); console.Troubles(w, on) }
+			show := func(w io.Writer) { services(w, all); console.Waiting(w, all); on.Troubles(w) }
 			if err := o.Out.Show(all, show); err != nil {
 				return err
 			}
-			return console.FrozenCode(on)
+			return console.FrozenCode(on.Hosts)
 		}
 		st, err := o.Client.Service(ctx, key)
 		if err != nil {
@@ -205,7 +210,7 @@ func Status(o *console.Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Out.Show(st, func(w io.Writer) { whole(w, st, time.Now()); console.Troubles(w, on) })
+		return o.Out.Show(st, func(w io.Writer) { whole(w, st, time.Now()); on.Troubles(w) })
 	}))
 }
 
@@ -247,7 +252,7 @@ func Why(o *console.Console) *cobra.Command {
 				fmt.Fprintln(w, spread)
 			}
 			console.Waiting(w, now)
-			console.Troubles(w, on)
+			on.Troubles(w)
 		})
 	})
 	c.Flags().IntVarP(&most, "number", "n", 0, "show the newest N (0 = all)")

@@ -190,13 +190,13 @@ func TestUnpackingLooksAtTheFreeSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	looks := 0
-	u := &unpacker{root: root, left: 1 << 40, times: map[string]time.Time{}, room: func() error {
-		if looks++; looks > 2 {
+	looked := 0
+	u := &unpacker{root: root, left: 1 << 40, times: map[string]time.Time{}, disk: &looks{room: func() error {
+		if looked++; looked > 2 {
 			return pando.ErrStoreFull
 		}
 		return nil
-	}}
+	}}}
 	if err := u.all(tar.NewReader(zeros(t, 1<<40))); !errors.Is(err, pando.ErrStoreFull) {
 		t.Fatal(err)
 	}

@@ -96,6 +96,11 @@ func TestTheRecordOfAnImageHasAShareForEachTenant(t *testing.T) {
 		}
 	}
 	add("bank", 0)
+	// A reference that both use is of both: acme named it first, and forgets it alone.
+	const both = "r.example/library/web:v1"
+	if err := errors.Join(s.remember(h, "acme", both), s.remember(h, "bank", both)); err != nil {
+		t.Fatal(err)
+	}
 	full := s.recalled(h)
 	for n := range admissionsMax {
 		one := fmt.Sprintf("r.example/acme/%d", n)
@@ -112,7 +117,8 @@ func TestTheRecordOfAnImageHasAShareForEachTenant(t *testing.T) {
 	if len(r.Admitted) != admissionsMax || len(r.Names) != namesMax {
 		t.Fatalf("%d admissions and %d names: the bounds are not full", len(r.Admitted), len(r.Names))
 	}
-	if !r.admits("bank", "r.example/bank/0") || !slices.Contains(r.references(), "r.example/bank/0:v1") {
+	if !r.admits("bank", "r.example/bank/0") || !slices.Contains(r.references(), "r.example/bank/0:v1") ||
+		!slices.Contains(r.references(), both) {
 		t.Error("a flood of acme pushed out bank")
 	}
 }

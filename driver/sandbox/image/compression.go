@@ -157,18 +157,18 @@ func (s *Store) plainArchive(ctx context.Context, path string) (plain string, re
 		return "", none, err
 	}
 	defer r.Close()
-	if err := s.room(0); err != nil {
-		return "", none, err
-	}
 	f, err := os.CreateTemp(s.blobs(), ".new-*")
 	if err != nil {
 		return "", none, err
 	}
 	defer f.Close()
 	remove = func() { _ = os.Remove(f.Name()) } // a sweep removes what stays
-	if _, err = io.Copy(f, &bounded{r: r, left: s.UnpackedMax, ctx: ctx}); err != nil {
+	if _, err = copyTo(ctx, s, f, r); err != nil {
 		remove()
-		return "", none, fmt.Errorf("%w: its compression: %w", pando.ErrInvalid, noSpace(err))
+		if ctx.Err() != nil || errors.Is(err, pando.ErrTooLarge) || errors.Is(err, pando.ErrStoreFull) {
+			return "", none, err
+		}
+		return "", none, fmt.Errorf("%w: its compression: %w", pando.ErrInvalid, err)
 	}
 	return f.Name(), remove, nil
 }

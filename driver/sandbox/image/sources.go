@@ -412,6 +412,9 @@ func (s *Store) fromArchive(ctx context.Context, path string) (v1.Hash, error) {
 		return v1.Hash{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	defer remove()
+	if err := checkSaved(ctx, plain); err != nil {
+		return v1.Hash{}, fmt.Errorf("%s is no file of `docker save` with one image: %w", path, err)
+	}
 	img, err := tarball.ImageFromPath(plain, nil)
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("%w: %s is no file of `docker save` with one image: %w",
@@ -466,17 +469,14 @@ func (s *Store) copyLayer(ctx context.Context, l v1.Layer) (v1.Descriptor, error
 		return d, fmt.Errorf("%w: a layer: %w", pando.ErrInvalid, err)
 	}
 	defer r.Close()
-	if err := s.room(0); err != nil {
-		return d, err
-	}
 	f, err := os.CreateTemp(s.blobs(), ".new-*")
 	if err != nil {
 		return d, err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if d.Size, err = io.Copy(f, &bounded{r: r, left: s.UnpackedMax, ctx: ctx}); err != nil {
-		return d, fmt.Errorf("copy a layer: %w", noSpace(err))
+	if d.Size, err = copyTo(ctx, s, f, r); err != nil {
+		return d, fmt.Errorf("copy a layer: %w", err)
 	}
 	got, _, err := v1.SHA256(io.NewSectionReader(f, 0, d.Size))
 	if err == nil && got != files {

@@ -211,7 +211,8 @@ type named struct {
 	Tenants []pando.Tenant `json:"tenants,omitempty"`
 }
 
-// naming is a reference that named an image, and the tenant that first did. Empty: of the hosts.
+// naming is a reference that named an image, and a tenant that used it. Empty: of the hosts. Each tenant
+// has a naming of its own, because the namings of one tenant push out its own alone.
 type naming struct {
 	Tenant    pando.Tenant `json:"tenant,omitempty"`
 	Reference string       `json:"reference"`
@@ -219,9 +220,13 @@ type naming struct {
 
 // references returns the references that named an image here, the oldest first.
 func (r named) references() []string {
-	out := make([]string, len(r.Names))
-	for n, one := range r.Names {
-		out[n] = one.Reference
+	out := make([]string, 0, len(r.Names))
+	seen := map[string]bool{}
+	for _, one := range r.Names {
+		if !seen[one.Reference] {
+			seen[one.Reference] = true
+			out = append(out, one.Reference)
+		}
 	}
 	return out
 }
@@ -230,8 +235,8 @@ func (r named) references() []string {
 func (s *Store) remember(h v1.Hash, by pando.Tenant, reference string) error {
 	r := s.recalled(h)
 	r.Digest = h.String()
-	if reference != "" && !slices.Contains(r.references(), reference) {
-		r.Names = share.Newest(append(r.Names, naming{by, reference}), namesMax,
+	if one := (naming{by, reference}); reference != "" && !slices.Contains(r.Names, one) {
+		r.Names = share.Newest(append(r.Names, one), namesMax,
 			func(n naming) pando.Tenant { return n.Tenant })
 	}
 	return s.write(h, r)

@@ -155,7 +155,7 @@ func (t task) unpackTo(ctx context.Context, dir string, packed io.Reader) (repor
 	sum := sha256.New()
 	left := &bounded{r: io.TeeReader(plain, sum), left: 2 * t.Bytes, ctx: ctx}
 	u := &unpacker{root: root, left: t.Bytes, times: map[string]time.Time{},
-		room: func() error { return room(dir, 0, t.FreeMin) }}
+		disk: &looks{room: func() error { return room(dir, 0, t.FreeMin) }}}
 	defer u.forget()
 	if err := u.all(tar.NewReader(left)); err != nil {
 		return report{}, err
@@ -206,12 +206,11 @@ const (
 
 // unpacker writes the entries of one layer. Its root keeps every path inside the layer's folder.
 type unpacker struct {
-	root    *os.Root
-	left    int64                // bytes that files may still have
-	times   map[string]time.Time // of folders, set at the end
-	named   int                  // bytes of the keys of times
-	room    func() error         // an error once the disk has too little space
-	written int64                // since the last look at the disk
+	root  *os.Root
+	left  int64                // bytes that files may still have
+	times map[string]time.Time // of folders, set at the end
+	named int                  // bytes of the keys of times
+	disk  *looks
 	// parents are open folders by path. An entry thus walks no path again.
 	parents map[string]*os.Root
 	without []string // entries that were left out, as far as they are counted
@@ -232,7 +231,7 @@ func (u *unpacker) all(in *tar.Reader) error {
 			return fmt.Errorf("%w: more than %d files", pando.ErrTooLarge, entriesMax)
 		}
 		if n%lookEntries == 0 {
-			if err := u.room(); err != nil {
+			if err := u.disk.room(); err != nil {
 				return err
 			}
 		}
@@ -251,20 +250,36 @@ func (u *unpacker) all(in *tar.Reader) error {
 	return nil
 }
 
+// looks are looks at the free space of a disk, while files are written to it.
+type looks struct {
+	room    func() error // an error once the disk has too little space
+	written int64        // since the last look
+}
+
 // spacious looks at the free space of the disk from time to time, while bytes go through it.
 type spacious struct {
 	io.Writer
-	u *unpacker
+	disk *looks
 }
 
 func (s spacious) Write(p []byte) (int, error) {
-	if s.u.written += int64(len(p)); s.u.written >= lookBytes {
-		s.u.written = 0
-		if err := s.u.room(); err != nil {
+	if s.disk.written += int64(len(p)); s.disk.written >= lookBytes {
+		s.disk.written = 0
+		if err := s.disk.room(); err != nil {
 			return 0, err
 		}
 	}
 	return s.Writer.Write(p)
+}
+
+// copyTo writes bytes of a stranger to a file of the store. Their number is known at the end alone.
+func copyTo(ctx context.Context, s *Store, f *os.File, r io.Reader) (int64, error) {
+	disk := &looks{room: func() error { return s.room(0) }}
+	if err := disk.room(); err != nil {
+		return 0, err
+	}
+	n, err := io.Copy(spacious{f, disk}, &bounded{r: r, left: s.UnpackedMax, ctx: ctx})
+	return n, noSpace(err)
 }
 
 // parent opens a folder of the layer.
@@ -462,7 +477,7 @@ func (u *unpacker) file(at place, h *tar.Header, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(spacious{f, u}, in)
+	_, err = io.Copy(spacious{f, u.disk}, in)
 	err = errors.Join(err, f.Chown(h.Uid, h.Gid), f.Chmod(mode(h)), xattrs(f, h), f.Close())
 	return errors.Join(err, at.in.Chtimes(at.base, h.ModTime, h.ModTime))
 }

@@ -113,6 +113,7 @@ func New(c Config) (*Driver, error) {
 		done:     make(chan struct{}),
 	}
 	d.pool = newPool(c, d.newSlot)
+	d.pool.lasts = func(s *slot) error { return s.lasts(c.LogDir) }
 	found, err := d.found()
 	if err != nil {
 		return nil, fmt.Errorf("find the sandboxes of a former agent: %w", err)

@@ -17,9 +17,10 @@ type pool struct {
 	made    func(pando.Link) error // called for each sandbox made ahead of need; may be nil
 	clock   pando.Clock
 	log     *slog.Logger
-	numbers int           // numbers are below it
-	fill    chan struct{} // wakes keepReady
-	making  chan struct{} // an element for each sandbox in the making
+	lasts   func(*slot) error // a ready sandbox still serves; nil: all do
+	numbers int               // numbers are below it
+	fill    chan struct{}     // wakes keepReady
+	making  chan struct{}     // an element for each sandbox in the making
 
 	mu    sync.Mutex
 	want  int // sandboxes kept ready
@@ -220,11 +221,11 @@ func (p *pool) claim() (*slot, error) {
 		if s == nil {
 			return p.make()
 		}
-		if s.answerable() == nil {
+		if s.answerable() == nil && (p.lasts == nil || p.lasts(s) == nil) {
 			return s, nil
 		}
 		if err := s.destroy(); err != nil {
-			p.log.Error("a sandbox without a shim is not wholly gone", "number", s.Number, "error", err)
+			p.log.Error("a sandbox that serves no more is not wholly gone", "number", s.Number, "error", err)
 			continue // its number stays taken
 		}
 		p.free(s.Number)

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -125,6 +126,26 @@ func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); remains(t) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d cgroups are left", remains(t))
+		}
+	}
+}
+
+// The folder of logs is lost under ready sandboxes, with the disk of the host. The next program starts all
+// the same, and has its log.
+func TestAProgramStartsAfterTheFolderOfLogsIsLost(t *testing.T) {
+	d := newDriver(t, 2)
+	for deadline := time.Now().Add(patience); d.pool.short(); {
+		if time.Now().After(deadline) {
+			t.Fatal("the pool is not filled")
+		}
+	}
+	if err := os.RemoveAll(d.LogDir); err != nil {
+		t.Fatal(err)
+	}
+	b := run(t, d, nil, "sh", "-c", "echo begun; sleep 60")
+	for deadline := time.Now().Add(patience); strings.Join(b.LastLines(1), "") != "begun"; {
+		if time.Now().After(deadline) {
+			t.Fatalf("its log has %v", b.LastLines(1))
 		}
 	}
 }

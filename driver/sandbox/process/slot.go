@@ -47,6 +47,7 @@ type slot struct {
 	Users    bool             `json:"users,omitempty"`    // its shim makes user namespaces
 	Grants   bool             `json:"grants,omitempty"`   // its shim gives devices and a network
 	Runtimes bool             `json:"runtimes,omitempty"` // its shim starts programs by a runtime
+	Logs     uint64           `json:"logs,omitempty"`     // the folder of logs that its shim holds; 0: unknown
 	// Held: its network is sealed, because its program moves. Move is the one that brought it.
 	Held   bool            `json:"held,omitempty"`
 	Move   *pando.MoveMark `json:"move,omitempty"`
@@ -103,6 +104,9 @@ func (d *Driver) newSlot(number int) (made *slot, err error) {
 	if err := s.cgroup.Devices(nil); err != nil {
 		return nil, err
 	}
+	if s.Logs, err = logsOf(d.LogDir); err != nil {
+		return nil, err
+	}
 	live, err := s.startShim(d.Self, wire.Furniture{
 		Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups,
 		Entry: s.cgroup.Entry(), Hidden: d.Hidden, Layers: d.Layers, Files: filesOfPrograms(),
@@ -119,6 +123,26 @@ func (d *Driver) newSlot(number int) (made *slot, err error) {
 	}
 	_, err = live.Write([]byte{1})
 	return s, err
+}
+
+// logsOf returns the number of the folder of logs, which it makes if the disk was lost.
+func logsOf(dir string) (uint64, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return 0, fmt.Errorf("make the folder of the logs: %w", err)
+	}
+	var st unix.Stat_t
+	err := unix.Stat(dir, &st)
+	return st.Ino, err
+}
+
+// lasts returns nil if a ready sandbox still serves. Its shim holds the folder of logs, and that of a lost
+// disk takes no log.
+func (s *slot) lasts(logs string) error {
+	now, err := logsOf(logs)
+	if err == nil && s.Logs != 0 && s.Logs != now {
+		err = fmt.Errorf("its folder of logs is gone: %w", pando.ErrNotFound)
+	}
+	return err
 }
 
 func (s *slot) save() error {

@@ -250,8 +250,9 @@ func (l *lease) hold(ctx context.Context, f pando.Fence) {
 		return l.client.Watch(l.apart(ctx), string(f.Key), clientv3.WithRev(seen+1),
 			clientv3.WithFilterPut())
 	}
-	gone := watch()
+	gone, wait := watch(), holdWait
 	for {
+		var again <-chan time.Time
 		select {
 		case <-ctx.Done():
 			return
@@ -259,24 +260,43 @@ func (l *lease) hold(ctx context.Context, f pando.Fence) {
 			return
 		case resp, ok := <-gone:
 			switch {
-			case !ok || len(resp.Events) > 0:
+			case len(resp.Events) > 0:
 				return
-			case resp.CompactRevision > 0:
-				seen = resp.CompactRevision
-				if !l.stands(ctx, f) {
-					return
-				}
-				gone = watch()
-			case resp.Err() != nil:
-				return
+			case ok && resp.Err() == nil:
+				continue
 			}
+			// A watch that ends is no lost lease. A server that leaves the cluster ends its watches,
+			// and the next one goes to another server.
+			seen = max(seen, resp.CompactRevision)
+			again = time.After(wait)
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.client.Ctx().Done(): // the registry is closed
+			return
+		case <-l.alive:
+			return
+		case <-again:
+		}
+		if !l.stands(ctx, f) {
+			return
+		}
+		gone, wait = watch(), min(2*wait, holdWaitMax)
 	}
 }
+
+// The wait after the end of a watch of a fence. It doubles with each.
+const (
+	holdWait    = 50 * time.Millisecond
+	holdWaitMax = time.Second
+)
 
 // stands reports whether the fence is still the same creation. It returns true if the store does
 // not answer: a lost lease ends hold anyway.
 func (l *lease) stands(ctx context.Context, f pando.Fence) bool {
+	ctx, cancel := context.WithTimeout(ctx, holdWaitMax)
+	defer cancel()
 	resp, err := l.client.Get(ctx, string(f.Key), clientv3.WithKeysOnly())
 	return err != nil || len(resp.Kvs) == 1 && resp.Kvs[0].CreateRevision == int64(f.Created)
 }

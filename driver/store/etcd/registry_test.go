@@ -11,8 +11,11 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
 	"pando.run/pando/world"
@@ -273,6 +276,55 @@ func TestASecondAgentOfAHostTakesOver(t *testing.T) {
 		pando.Txn{Put: []pando.Stored{h}}); !errors.Is(err, pando.ErrInvalid) {
 		t.Fatalf("a host record without its fence: %v", err)
 	}
+}
+
+// cutWatches ends the first watches at once, as a server does that leaves the cluster.
+type cutWatches struct {
+	clientv3.Watcher
+	left atomic.Int32
+}
+
+func (w *cutWatches) Watch(ctx context.Context, key string, o ...clientv3.OpOption) clientv3.WatchChan {
+	if w.left.Add(-1) < 0 {
+		return w.Watcher.Watch(ctx, key, o...)
+	}
+	out := make(chan clientv3.WatchResponse, 1)
+	out <- clientv3.WatchResponse{Canceled: true}
+	close(out)
+	return out
+}
+
+// A watch that ends is no lost lease: a server that is removed ends the watches of its clients. The lease
+// stands, and its holder still learns of a takeover.
+func TestTheEndOfAWatchIsNoLostLease(t *testing.T) {
+	_, endpoint := start(t, tempDir(t))
+	r := dial(t, endpoint)
+	cut := &cutWatches{Watcher: r.client.Watcher}
+	cut.left.Store(5)
+	r.client.Watcher = cut
+	h := pando.Host{Name: "h1"}
+	f, lost, err := r.Join(t.Context(), h, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all watches cut", func() error {
+		select {
+		case <-lost:
+			t.Fatal("the lease counts as lost")
+		default:
+		}
+		if n := cut.left.Load(); n >= 0 {
+			return fmt.Errorf("%d are left", n)
+		}
+		return nil
+	})
+	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{h}}); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := r.Join(t.Context(), h, 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the takeover is noticed", lost)
 }
 
 func TestAHostThatDiesLosesItsRecordWithItsLease(t *testing.T) {

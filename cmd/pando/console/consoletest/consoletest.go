@@ -112,7 +112,9 @@ func CheckHarmless(t *testing.T, about, text string) {
 
 // Answering returns the environment of a console on a socket that gives the same answers always, and
 // what the console prints.
-func Answering(t *testing.T, answers map[string]any) (cli.Env, *strings.Builder) {
+func Answering(
+	t *testing.T, answers map[string]any, forbidden ...string,
+) (cli.Env, *strings.Builder) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	l, err := net.Listen("unix", socket)
@@ -123,6 +125,13 @@ func Answering(t *testing.T, answers map[string]any) (cli.Env, *strings.Builder)
 	for path, v := range answers {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(v)
+		})
+	}
+	for _, path := range forbidden {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).Encode(map[string]string{"code": "forbidden", "detail": "no"})
 		})
 	}
 	go http.Serve(l, mux) // until the socket is closed
