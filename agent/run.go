@@ -3,18 +3,23 @@ package agent
 import (
 	"cmp"
 	"context"
+	"net/http"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/announce"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/crew"
 	"pando.run/pando/agent/flows"
+	"pando.run/pando/agent/inspect"
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/move"
 	"pando.run/pando/agent/outbound"
 	"pando.run/pando/agent/presence"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/route"
+	"pando.run/pando/agent/runner"
+	"pando.run/pando/agent/seed"
+	"pando.run/pando/agent/self"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/storeguard"
 	"pando.run/pando/agent/supply"
@@ -115,4 +120,50 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.config.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	}
 	return world.FollowScope(ctx, a.config.Clock, a.config.Server.Registry, scope)
+}
+
+// newHost returns what the runners of this host share. Its parts exist already.
+func (a *Agent) newHost() *runner.Host {
+	c := &a.config
+	return &runner.Host{
+		Name: c.Host.Name, Clock: c.Clock, IDs: c.IDs, Log: c.Log, Spawn: a.spawn,
+		Serve:  func(i pando.InstanceID) http.Handler { return c.Programs.Serve(a.self, i) },
+		Prober: c.Programs.Prober, Steering: c.Packets.Steering, Volumes: c.Programs.Volumes,
+		Records: a.records, Branches: a.branches, Tables: a.queue, Payments: a.payments,
+		Sweeper: a.sweeper, Counter: a.counts, Supplier: a.supplier,
+		Seeds: seed.New(c.Programs.Snapshots, c.Log), Work: a.work, Agent: view{a},
+	}
+}
+
+// newSelf returns the API of the instances. Its parts exist already.
+func (a *Agent) newSelf() *self.API {
+	c := &a.config
+	return &self.API{
+		Host: c.Host.Name, Records: a.records, Branches: a.branches, Sandboxes: c.Programs.Sandboxes,
+		Steering: c.Packets.Steering, Sweeper: a.sweeper, Peers: c.Peers, Control: c.Server.Control,
+		Clock: c.Clock, IDs: c.IDs, Log: c.Log, Spawn: a.spawn, Agent: view{a},
+	}
+}
+
+// newMoves returns what the moves and the snapshots of this host share. Its parts exist already.
+func (a *Agent) newMoves() *move.Host {
+	c := &a.config
+	return &move.Host{
+		Name: c.Host.Name, Records: a.records, Branches: a.branches, Supplier: a.supplier,
+		Seeds: a.host.Seeds, Tables: a.queue, Steering: c.Packets.Steering, Payments: a.payments,
+		Peers: c.Peers, Registry: c.Server.Registry, Clock: c.Clock, Log: c.Log, Spawn: a.spawn,
+		Agent: view{a},
+	}
+}
+
+// newInspector returns the inspector of this host. Its parts exist already.
+func (a *Agent) newInspector() *inspect.Inspector {
+	c := &a.config
+	return inspect.New(inspect.Inspector{
+		Host: c.Host.Name, Version: c.Host.Version, Records: a.records, Tables: a.queue,
+		Sweeper: a.sweeper, Meter: a.meter, Tally: &a.host.Tally, Steering: c.Packets.Steering,
+		Kept: c.Programs.Volumes, OpenLog: c.Programs.OpenLog, Traffic: c.Packets.Traffic,
+		Queues: c.Packets.Queues, Uplinks: c.Packets.Uplinks, Logged: c.Process.Logged,
+		Clock: c.Clock, Log: c.Log, Agent: view{a},
+	})
 }
