@@ -311,7 +311,7 @@ var Table = []Row{
 	{"P24", Disk, "images of many tenants, until operators have no room for theirs", Blocked,
 		by("driver/sandbox/image", "TestImagesHaveAShareForEachTenant")},
 	{"P25", Disk, "a sparse file in a volume, in a backup with volumes", Blocked,
-		by("driver/sandbox/process", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
+		by("driver/sandbox/process/volume", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
 	{"P26", Token, "memory of an agent, by logs that nobody reads", Blocked,
 		by("agent/inspect", "TestUnreadLogsOfATenantLeaveRoomForOthers", "TestFollowedLogsOfATenantLeaveRoomForOthers",
 			"TestSearchesOfATenantLeaveTurnsForOthers")},

@@ -130,8 +130,8 @@ func programs(
 ) agent.Programs {
 	return agent.Programs{
 		Sandboxes: sandboxes, Prober: probe.New(), Images: images,
-		Snapshots: snapshotsIn(images, log), Volumes: process.VolumesOf(sandboxes),
-		Disk: process.DiskOf(sandboxes), Books: book.File(filepath.Join(p.Data, "work.json")),
+		Snapshots: snapshotsIn(images, log), Volumes: sandboxes.VolumeStore(),
+		Disk: sandboxes.VolumeStore(), Books: book.File(filepath.Join(p.Data, "work.json")),
 		Serve: api.SelfHandler, OpenLog: sandboxes.OpenLog,
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"pando.run/pando/driver/cluster/trust"
 	"pando.run/pando/driver/sandbox/image"
 	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/spec"
 )
 
@@ -33,7 +34,7 @@ const registriesFile = "/etc/pando/registries"
 
 // imageFreeMin is the space that images leave free: the store of the cluster ends on a full disk.
 func imageFreeMin(p place) int64 {
-	room, err := process.RoomOf(p.Data)
+	room, err := volume.RoomOf(p.Data)
 	if err != nil {
 		return pando.DiskReserve / 2
 	}
@@ -43,7 +44,7 @@ func imageFreeMin(p place) int64 {
 // tenantImageBytes is what the images of one tenant may take on this host: a quarter of the disk. A
 // disk whose size cannot be read gives little, because 0 would bound nothing.
 func tenantImageBytes(p place) int64 {
-	room, err := process.RoomOf(p.Data)
+	room, err := volume.RoomOf(p.Data)
 	if err != nil {
 		return pando.DiskReserve / 2
 	}

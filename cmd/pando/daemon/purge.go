@@ -16,7 +16,7 @@ import (
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/clock"
-	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/driver/store/bolt"
 )
 
@@ -38,7 +38,7 @@ type purge struct {
 // planPurge lists what a purge deletes. The server still runs. Only the last server has the
 // services and the secrets of the cluster, and its names are unknown if it does not answer.
 func planPurge(ctx context.Context, p place, volumes bool) (out purge, err error) {
-	kept, err := process.VolumesIn(p.volumes(), pando.HostName(p.Host)).
+	kept, err := volume.New(p.volumes(), pando.HostName(p.Host), nil).
 		KeptVolumes(ctx, pando.VolumeQuery{})
 	if err != nil {
 		return out, fmt.Errorf("list the volumes in %s: %w", p.volumes(), err)

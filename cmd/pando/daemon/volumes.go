@@ -10,14 +10,14 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/driver/store/backup"
 )
 
 // archiveOf returns a function that writes the volumes of this host as a tar archive.
 func archiveOf(p place) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
-		return process.ArchiveVolumes(ctx, p.volumes(), w)
+		return volume.Archive(ctx, p.volumes(), w)
 	}
 }
 
@@ -36,7 +36,7 @@ func (r *restoration) bringVolumes() ([]string, error) {
 	if err := os.MkdirAll(r.place.volumes(), 0o700); err != nil {
 		return nil, fmt.Errorf("bring back the volumes: %w", err)
 	}
-	return process.RestoreVolumes(r.place.volumes(), f)
+	return volume.Restore(r.place.volumes(), f)
 }
 
 // volumesOnly brings back the volumes of this host alone.

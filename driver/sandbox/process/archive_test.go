@@ -1,19 +1,12 @@
 package process
 
 import (
-	"archive/tar"
 	"bytes"
-	"errors"
-	"io/fs"
 	"os"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
-
-	"pando.run/pando"
 )
 
 // An archive brings the volumes of a service back on another host, with owners, modes and links.
@@ -33,7 +26,7 @@ func TestVolumesComeBackFromAnArchive(t *testing.T) {
 	}
 	d.removals.Wait() // the other driver uses the same number, and so the same cgroup
 	var file bytes.Buffer
-	if err := ArchiveVolumes(t.Context(), d.Volumes, &file); err != nil {
+	if err := volume.Archive(t.Context(), d.Volumes, &file); err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(file.Bytes(), []byte("hush")) {
@@ -41,140 +34,18 @@ func TestVolumesComeBackFromAnArchive(t *testing.T) {
 	}
 	other := newDriver(t, 0)
 	want := []string{"default/web/data/1", "default/web/media/shared"}
-	back, err := RestoreVolumes(other.Volumes, bytes.NewReader(file.Bytes()))
+	back, err := volume.Restore(other.Volumes, bytes.NewReader(file.Bytes()))
 	if err != nil || !slices.Equal(back, want) {
 		t.Fatalf("back: %v, %v", back, err)
 	}
 	const read = "cd /var/lib/web; cat d/own /srv/media/x; stat -c %a d d/own; readlink link; " +
 		"test -e pipe || echo none; echo two > d/own"
 	wantOutput(t, start(t, other, "web-2", 1, keeps, read), "one all 750 640 "+secret+" none")
-	if back, err = RestoreVolumes(other.Volumes, &file); err != nil || len(back) > 0 {
+	if back, err = volume.Restore(other.Volumes, &file); err != nil || len(back) > 0 {
 		t.Errorf("a second time: %v, %v", back, err)
 	}
 	got, err := os.ReadFile(filepath.Join(other.Volumes, want[0], "d", "own"))
 	if err != nil || string(got) != "two\n" {
 		t.Errorf("its file is %q, %v", got, err)
-	}
-}
-
-// A file may seem to have any size. Its archive is as large as its data, and so is the file that comes
-// back.
-func TestASparseFileOfAVolumeIsArchivedWithoutItsHoles(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("owners need root")
-	}
-	const size, middle = 1 << 42, 1 << 40
-	from, to := t.TempDir(), t.TempDir()
-	dir := filepath.Join(from, "acme/web/data/1")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(dir, "sparse")
-	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for at, text := range map[int64]string{0: "first", middle + 12345: "middle", size - 4: "last"} {
-		if _, err := f.WriteAt([]byte(text), at); err != nil {
-			t.Skip("the disk has no files of this size: ", err)
-		}
-	}
-	var file bytes.Buffer
-	if err := ArchiveVolumes(t.Context(), from, &file); err != nil || file.Len() > 1<<20 {
-		t.Fatalf("an archive of %d bytes, %v", file.Len(), err)
-	}
-	packed := bytes.Clone(file.Bytes())
-	if back, err := RestoreVolumes(to, &file); err != nil || len(back) != 1 {
-		t.Fatalf("back: %v, %v", back, err)
-	}
-	got, err := os.Open(filepath.Join(to, "acme/web/data/1/sparse"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer got.Close()
-	st, err := got.Stat()
-	if err != nil || st.Size() != size || !isSparse(got) {
-		t.Errorf("the file is %v, %v", st, err)
-	}
-	for at, text := range map[int64]string{0: "first", middle + 12345: "middle", size - 4: "last", middle / 2: "\x00"} {
-		b := make([]byte, len(text))
-		if _, err := got.ReadAt(b, at); err != nil || string(b) != text {
-			t.Errorf("at %d it has %q, %v", at, b, err)
-		}
-	}
-	// The offset of the first piece, beyond the file.
-	at := bytes.Index(packed, []byte("first")) - pieceHead
-	packed[at] = 0x7f
-	if _, err := RestoreVolumes(t.TempDir(), bytes.NewReader(packed)); !errors.Is(err, pando.ErrInvalid) {
-		t.Errorf("a piece beyond its file: %v", err)
-	}
-}
-
-// An archive never writes outside the folder of the volumes, and a damaged one leaves no part.
-func TestAHostileArchiveOfVolumes(t *testing.T) {
-	file := func(typ byte, name, link string) tar.Header {
-		return tar.Header{Typeflag: typ, Name: name, Linkname: link, Mode: 0o644, Format: tar.FormatPAX}
-	}
-	home := file(tar.TypeDir, "default/web/", "")
-	home.Uid = uidVolumes
-	part := file(tar.TypeDir, "default/web/data/1/", "")
-	for name, entries := range map[string][]tar.Header{
-		"above":       {file(tar.TypeReg, "../x", "")},
-		"inside out":  {file(tar.TypeReg, "default/web/data/1/../../../../x", "")},
-		"absolute":    {file(tar.TypeReg, "/default/web/data/1/x", "")},
-		"no tenant":   {file(tar.TypeReg, "De fault/web/data/1/x", "")},
-		"a device":    {home, part, file(tar.TypeChar, "default/web/data/1/null", "")},
-		"a hard link": {home, part, file(tar.TypeLink, "default/web/data/1/x", "/etc/passwd")},
-		"through a link": {home, part, file(tar.TypeSymlink, "default/web/data/1/up", "../../../../.."),
-			file(tar.TypeReg, "default/web/data/1/up/x", "")},
-	} {
-		top := t.TempDir()
-		dir := filepath.Join(top, "volumes")
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		for _, h := range entries {
-			if err := w.WriteHeader(&h); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := RestoreVolumes(dir, &b); err == nil {
-			t.Errorf("%s: it is taken", name)
-		}
-		_ = filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
-			if err == nil && !e.IsDir() || strings.HasPrefix(e.Name(), restoring) {
-				t.Errorf("%s: left %s", name, path)
-			}
-			return err
-		})
-	}
-}
-
-// Two services never get one uid from an archive.
-func TestAnArchiveWithAForeignUID(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("foreign owners need root")
-	}
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "default/db"), 0o711); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Chown(filepath.Join(dir, "default/db"), uidVolumes, 0); err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	h := tar.Header{Typeflag: tar.TypeDir, Name: "default/web/", Uid: uidVolumes, Mode: 0o711}
-	if err := errors.Join(w.WriteHeader(&h), w.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := RestoreVolumes(dir, &b); !errors.Is(err, pando.ErrConflict) {
-		t.Errorf("taken: %v", err)
 	}
 }

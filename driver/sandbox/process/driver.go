@@ -28,6 +28,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/sandbox/process/logfile"
 	"pando.run/pando/driver/sandbox/process/view"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
@@ -79,6 +80,7 @@ type Driver struct {
 	Config
 	pool     *pool
 	ranges   ranges
+	kept     *volume.Store
 	mu       sync.Mutex
 	prepared map[pando.InstanceID]*prepared
 	boxes    map[*sandbox]bool // whose shims are watched
@@ -87,6 +89,9 @@ type Driver struct {
 	wg       sync.WaitGroup
 	removals sync.WaitGroup
 }
+
+// VolumeStore returns the volumes of the host.
+func (d *Driver) VolumeStore() *volume.Store { return d.kept }
 
 // uidFirst is the first uid for instances without `user`. Each slot has its own.
 const uidFirst = 2_000_000_000
@@ -101,7 +106,7 @@ func New(c Config) (*Driver, error) {
 			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
 		}
 	}
-	if err := closeVolumes(c.Volumes); err != nil {
+	if err := volume.MakeFolder(c.Volumes); err != nil {
 		return nil, err
 	}
 	d := &Driver{
@@ -109,6 +114,7 @@ func New(c Config) (*Driver, error) {
 		prepared: map[pando.InstanceID]*prepared{},
 		boxes:    map[*sandbox]bool{},
 		ranges:   ranges{dir: c.Users, runDir: c.RunDir, clock: c.Clock},
+		kept:     volume.New(c.Volumes, c.Host, c.Clock),
 		gone:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 	}
@@ -315,7 +321,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	}
 	p, err := d.program(s, spec)
 	if err == nil {
-		err = d.free(ctx, p.Volumes)
+		err = d.kept.WaitFree(ctx, p.Volumes)
 	}
 	var cold *wire.Frozen
 	var moved *arriving
@@ -440,7 +446,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (wire.Program, error) 
 		err = d.ranges.give(&p, spec.Spec)
 	}
 	if err == nil {
-		err = errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden))
+		err = errors.Join(d.kept.Provide(spec, &p), grant(&p, spec.Spec, d.Hidden))
 	}
 	if err != nil || p.Layers != nil {
 		return p, err

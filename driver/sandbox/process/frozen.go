@@ -16,6 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sandbox/process/calls"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
@@ -204,7 +205,7 @@ func checkUser(f *wire.Frozen, s pando.Spec, p wire.Program) error {
 		return fmt.Errorf("%w: it was frozen as user %d and group %d, and the user %q of the spec has %d "+
 			"and %d on this host; `pando deploy` starts the program anew", pando.ErrForbidden, f.UID, f.GID,
 			s.User, p.UID, p.GID)
-	case s.User == "" && (f.UID != f.GID || f.UID < uidFirst || f.UID >= uidVolumes):
+	case s.User == "" && (f.UID != f.GID || f.UID < uidFirst || f.UID >= volume.UidVolumes):
 		return fmt.Errorf("%w: it was frozen as user %d and group %d, and the spec gives it a user of "+
 			"its own; `pando deploy` starts the program anew", pando.ErrForbidden, f.UID, f.GID)
 	}

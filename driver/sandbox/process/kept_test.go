@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/sandbox/process/volume"
 )
 
 // A program that nests folders hides no byte of a volume from its host, and keeps nobody from removing
@@ -24,14 +25,14 @@ func TestDeepFoldersOfAVolumeAreMeasuredAndRemoved(t *testing.T) {
 		t.Fatal(a.LastLines(5))
 	}
 	web := pando.DefaultService("web")
-	use, err := DiskOf(d).MeasureVolume(t.Context(), pando.VolumePart{Service: web, Name: "data", Part: "1"})
+	use, err := d.VolumeStore().MeasureVolume(t.Context(), pando.VolumePart{Service: web, Name: "data", Part: "1"})
 	if err != nil || !use.Deep || !use.Partial || use.Bytes < 100_000 {
 		t.Errorf("it measures %+v, %v", use, err)
 	}
 	if err := a.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := VolumesOf(d).RemoveVolume(t.Context(), web, "data"); err != nil {
+	if err := d.VolumeStore().RemoveVolume(t.Context(), web, "data"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -39,7 +40,7 @@ func TestDeepFoldersOfAVolumeAreMeasuredAndRemoved(t *testing.T) {
 // volumesOf lists the volumes that a query chooses.
 func volumesOf(t *testing.T, d *Driver, q pando.VolumeQuery) (text string, all []pando.KeptVolume) {
 	t.Helper()
-	all, err := VolumesOf(d).KeptVolumes(t.Context(), q)
+	all, err := d.VolumeStore().KeptVolumes(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func volumesOf(t *testing.T, d *Driver, q pando.VolumeQuery) (text string, all [
 // waits for no instance: it is refused while one has the volume, and then deletes every part.
 func TestVolumesAreListedAndRemoved(t *testing.T) {
 	d := newDriver(t, 2)
-	web, host := pando.DefaultService("web"), VolumesOf(d)
+	web, host := pando.DefaultService("web"), d.VolumeStore()
 	const write = "head -c 100000 /dev/zero > /var/lib/web/zero; echo ready; exec sleep 60"
 	a := start(t, d, "web-1", 1, keeps, write)
 	b := start(t, d, "web-2", 2, keeps, "true")
@@ -73,7 +74,7 @@ func TestVolumesAreListedAndRemoved(t *testing.T) {
 	if text != want {
 		t.Fatalf("the volumes are %s, want %s", text, want)
 	}
-	if v := all[0]; v.Bytes < 100_000 || v.Files != 2 || v.UID < uidVolumes || v.Partial {
+	if v := all[0]; v.Bytes < 100_000 || v.Files != 2 || v.UID < volume.UidVolumes || v.Partial {
 		t.Errorf("the first is %+v", v) // zero and the folder cache
 	}
 	if text, _ := volumesOf(t, d, pando.VolumeQuery{Service: web, Name: "media"}); text !=

@@ -12,6 +12,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/access/share"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
@@ -64,8 +65,8 @@ func (r *ranges) of(s pando.ServiceKey) (uint32, error) {
 	defer r.mu.Unlock()
 	file := filepath.Join(r.dir, string(s.Tenant), string(s.Name))
 	now := r.clock.Now()
-	if st, err := os.Stat(file); err == nil && ownerOf(st) >= wire.UsersFirst {
-		return ownerOf(st), os.Chtimes(file, now, now)
+	if st, err := os.Stat(file); err == nil && volume.OwnerOf(st) >= wire.UsersFirst {
+		return volume.OwnerOf(st), os.Chtimes(file, now, now)
 	}
 	first, err := r.free(usersRanges)
 	if err != nil {
@@ -95,7 +96,7 @@ func (r *ranges) free(most int) (uint32, error) {
 	used := make(map[string]time.Time, len(files))
 	for _, file := range files {
 		if st, err := os.Stat(file); err == nil {
-			taken[ownerOf(st)], used[file] = file, st.ModTime()
+			taken[volume.OwnerOf(st)], used[file] = file, st.ModTime()
 		}
 	}
 	for n := range most {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/sandbox/process/volume"
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
@@ -35,7 +36,7 @@ func uidOnHost(t *testing.T, b pando.Sandbox) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ownerOf(st)
+	return volume.OwnerOf(st)
 }
 
 // Root of a spec or of an image is root of its own users alone. Of an image it has the capabilities
@@ -147,8 +148,8 @@ func TestRangesOfUsersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.ranges.free(3); err != nil || got != ownerOf(older) {
-		t.Errorf("it gave %d, %v, want that of the older, %d", got, err, ownerOf(older))
+	if got, err := d.ranges.free(3); err != nil || got != volume.OwnerOf(older) {
+		t.Errorf("it gave %d, %v, want that of the older, %d", got, err, volume.OwnerOf(older))
 	}
 	if got, err := d.ranges.free(2); err != nil || got == uint32(wire.UsersFirst) {
 		t.Errorf("it gave %d, %v, want that of the newer", got, err)
@@ -235,7 +236,7 @@ func TestFilesOfAVolumeKeepTheirUsers(t *testing.T) {
 	wantOutput(t, a, "wrote")
 	file := filepath.Join(d.Volumes, "default/web/data/1/own")
 	st, err := os.Stat(file)
-	if err != nil || ownerOf(st) != 0 {
+	if err != nil || volume.OwnerOf(st) != 0 {
 		t.Fatalf("on the disk: %v, %v", st, err)
 	}
 	if err := a.Remove(t.Context()); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sandbox/cgroup"
+	"pando.run/pando/driver/sandbox/process/volume"
 )
 
 // keeps is the change of a spec that gives it a volume of each kind and a folder in memory.
@@ -159,7 +160,7 @@ func TestVolumesBelongToTheirService(t *testing.T) {
 		pando.ErrUnsupported) {
 		t.Errorf("without an ordinal: %v", err)
 	}
-	d.Volumes = ""
+	d.kept = volume.New("", "h1", d.Clock)
 	if _, err := startAs(t.Context(), d, "web-5", 1, keeps, "true"); !errors.Is(err,
 		pando.ErrUnsupported) {
 		t.Errorf("without a folder of volumes: %v", err)
@@ -176,7 +177,7 @@ func TestNoUserOfTheHostEntersAVolume(t *testing.T) {
 		}
 	})
 	st, err := os.Lstat(d.Volumes)
-	if err != nil || st.Mode().Perm() != 0o700 || ownerOf(st) != 0 {
+	if err != nil || st.Mode().Perm() != 0o700 || volume.OwnerOf(st) != 0 {
 		t.Errorf("the folder of the volumes is %v, %v", st, err)
 	}
 	exited(t, start(t, d, "web-1", 1, keeps, "echo kept >/var/lib/web/file"))
@@ -285,7 +286,7 @@ func TestServicesShareAVolume(t *testing.T) {
 		"while ! [ -L /srv/media/y ]; do sleep 0.1; done; cat /srv/media/x; ls /srv/media; touch /srv/media/z")
 	wantOutput(t, b, "one x y")
 	wantOutput(t, a, "")
-	all, err := VolumesOf(d).KeptVolumes(t.Context(), pando.VolumeQuery{})
+	all, err := d.VolumeStore().KeptVolumes(t.Context(), pando.VolumeQuery{})
 	if err != nil || len(all) != 1 || all[0].Service.Name != "web" || all[0].Part != "shared" {
 		t.Errorf("the host keeps %+v: %v", all, err)
 	}

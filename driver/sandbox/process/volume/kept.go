@@ -1,4 +1,4 @@
-package process
+package volume
 
 import (
 	"cmp"
@@ -18,17 +18,6 @@ import (
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
-// keeper looks after the volumes of a host.
-type keeper struct{ driver *Driver }
-
-// VolumesOf returns the volumes of the host of a driver.
-func VolumesOf(d *Driver) pando.Volumes { return keeper{d} }
-
-// VolumesIn returns the volumes below a folder of a host without a driver.
-func VolumesIn(dir string, h pando.HostName) pando.Volumes {
-	return keeper{&Driver{Config: Config{Volumes: dir, Host: h}}}
-}
-
 // filesMeasuredMax bounds the files that a measurement of one volume reads.
 const filesMeasuredMax = 2_000_000
 
@@ -36,24 +25,24 @@ const filesMeasuredMax = 2_000_000
 const leavingVolume = ".gone-"
 
 // KeptVolumes implements pando.Volumes.
-func (d keeper) KeptVolumes(
+func (k *Store) KeptVolumes(
 	ctx context.Context, q pando.VolumeQuery,
 ) ([]pando.KeptVolume, error) {
-	if d.driver.Volumes == "" {
+	if k.dir == "" {
 		return nil, nil
 	}
-	all, err := filepath.Glob(filepath.Join(d.driver.Volumes, "*", "*", "*", "*"))
+	all, err := filepath.Glob(filepath.Join(k.dir, "*", "*", "*", "*"))
 	if err != nil {
 		return nil, err
 	}
 	out := []pando.KeptVolume{}
 	for _, path := range all {
 		st, err := os.Lstat(path)
-		v, ok := d.keptAt(path)
+		v, ok := k.keptAt(path)
 		if err != nil || !st.IsDir() || !ok || !q.Wants(v.Service, v.Name) {
 			continue // an unfinished part, or a file of the operator
 		}
-		v.UID = ownerOf(st)
+		v.UID = OwnerOf(st)
 		if q.Measure {
 			if _, err := measure(ctx, &v); err != nil {
 				return nil, fmt.Errorf("measure volume %s: %w", path, err)
@@ -69,8 +58,8 @@ func (d keeper) KeptVolumes(
 }
 
 // keptAt returns the volume of a folder. ok is false for a folder that is no part of a volume.
-func (d keeper) keptAt(path string) (v pando.KeptVolume, ok bool) {
-	below, err := filepath.Rel(d.driver.Volumes, path)
+func (k *Store) keptAt(path string) (v pando.KeptVolume, ok bool) {
+	below, err := filepath.Rel(k.dir, path)
 	names := strings.Split(below, string(filepath.Separator))
 	if err != nil || len(names) != 4 || slices.ContainsFunc(names, func(n string) bool {
 		return strings.HasPrefix(n, ".")
@@ -79,7 +68,7 @@ func (d keeper) keptAt(path string) (v pando.KeptVolume, ok bool) {
 	}
 	return pando.KeptVolume{
 		Service: pando.ServiceKey{Tenant: pando.Tenant(names[0]), Name: pando.ServiceName(names[1])},
-		Name:    names[2], Part: names[3], Host: d.driver.Host, Path: path,
+		Name:    names[2], Part: names[3], Host: k.host, Path: path,
 	}, true
 }
 
@@ -111,15 +100,15 @@ func ignoreGone(err error) error {
 
 // RemoveVolume implements pando.Volumes. A death on the way leaves a folder that the next removal
 // of the service's volumes deletes.
-func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name string) error {
-	home := filepath.Join(d.driver.Volumes, string(s.Tenant), string(s.Name))
+func (k *Store) RemoveVolume(ctx context.Context, s pando.ServiceKey, name string) error {
+	home := filepath.Join(k.dir, string(s.Tenant), string(s.Name))
 	dir := filepath.Join(home, name)
 	st, err := os.Lstat(dir)
-	if d.driver.Volumes == "" || filepath.Dir(dir) != home || strings.HasPrefix(name, ".") ||
+	if k.dir == "" || filepath.Dir(dir) != home || strings.HasPrefix(name, ".") ||
 		err != nil || !st.IsDir() {
-		return fmt.Errorf("volume %s of %s on %s: %w", name, s, d.driver.Host, pando.ErrNotFound)
+		return fmt.Errorf("volume %s of %s on %s: %w", name, s, k.host, pando.ErrNotFound)
 	}
-	held, err := d.lockParts(dir)
+	held, err := k.lockParts(dir)
 	defer func() {
 		for _, fd := range held {
 			unix.Close(fd)
@@ -138,8 +127,8 @@ func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name strin
 	if err := untrusted.Remove(leaving); err != nil {
 		return fmt.Errorf("delete volume %s of %s: %w; run the command again", name, s, err)
 	}
-	d.driver.mu.Lock()
-	defer d.driver.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if err := os.Remove(home); err == nil { // its last volume: the uid is free
 		_ = os.Remove(filepath.Dir(home)) // fails while the tenant has other volumes
 	}
@@ -148,7 +137,7 @@ func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name strin
 
 // lockParts locks every part of a volume against new instances. It returns ErrConflict if an
 // instance has one. The caller closes the descriptors.
-func (d keeper) lockParts(dir string) (held []int, err error) {
+func (k *Store) lockParts(dir string) (held []int, err error) {
 	parts, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read volume %s: %w", dir, err)
@@ -158,7 +147,7 @@ func (d keeper) lockParts(dir string) (held []int, err error) {
 			unix.RESOLVE_NO_SYMLINKS)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return held, fmt.Errorf("%w: an instance has volume %s on %s; `pando ps` lists the instances",
-				pando.ErrConflict, dir, d.driver.Host)
+				pando.ErrConflict, dir, k.host)
 		}
 		if err != nil {
 			continue // a file of the operator
@@ -168,16 +157,10 @@ func (d keeper) lockParts(dir string) (held []int, err error) {
 	return held, nil
 }
 
-// disk measures the disk with the volumes of a host.
-type disk struct{ driver *Driver }
-
-// DiskOf returns the disk with the volumes of a driver.
-func DiskOf(d *Driver) pando.Disk { return disk{d} }
-
 // Room implements pando.Disk. A folder that is not there yet will be on the disk of the nearest one
 // above it.
-func (d disk) Room() (pando.DiskRoom, error) {
-	for dir := d.driver.Volumes; ; dir = filepath.Dir(dir) {
+func (k *Store) Room() (pando.DiskRoom, error) {
+	for dir := k.dir; ; dir = filepath.Dir(dir) {
 		room, err := RoomOf(dir)
 		if !errors.Is(err, unix.ENOENT) || dir == filepath.Dir(dir) {
 			return room, err
@@ -195,8 +178,8 @@ func RoomOf(dir string) (pando.DiskRoom, error) {
 }
 
 // MeasureVolume implements pando.Disk.
-func (d disk) MeasureVolume(ctx context.Context, p pando.VolumePart) (pando.VolumeUse, error) {
-	v := pando.KeptVolume{Path: filepath.Join(d.driver.Volumes, string(p.Service.Tenant),
+func (k *Store) MeasureVolume(ctx context.Context, p pando.VolumePart) (pando.VolumeUse, error) {
+	v := pando.KeptVolume{Path: filepath.Join(k.dir, string(p.Service.Tenant),
 		string(p.Service.Name), p.Name, p.Part)}
 	if _, err := os.Lstat(v.Path); err != nil {
 		return pando.VolumeUse{}, ignoreGone(err)

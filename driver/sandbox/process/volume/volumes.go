@@ -1,4 +1,6 @@
-package process
+// Package volume keeps the volumes of a host: folders of services that outlive their instances. It
+// makes, measures, archives and removes them.
+package volume
 
 import (
 	"context"
@@ -7,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,17 +19,17 @@ import (
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
-// uidVolumes is the first uid of services that have volumes and name no user. The owner of such a
+// UidVolumes is the first uid of services that have volumes and name no user. The owner of such a
 // service's folder is the same in all its instances, and no other service has it.
-const uidVolumes = 2_100_000_000
+const UidVolumes = 2_100_000_000
 
 // volumeWaitMax is how long a start waits until the former instance has let its volume go.
 const volumeWaitMax = 30 * time.Second
 
-// closeVolumes makes the folder of all volumes, which root alone enters. The ids of a volume's files
+// MakeFolder makes the folder of all volumes, which root alone enters. The ids of a volume's files
 // are those inside, so root of an image may leave a setuid program of root there. No user of the host
 // may start it. "": there is none.
-func closeVolumes(dir string) error {
+func MakeFolder(dir string) error {
 	if dir == "" {
 		return nil
 	}
@@ -36,16 +39,16 @@ func closeVolumes(dir string) error {
 	return nil
 }
 
-// volumes makes the volumes of an instance that are missing, for the user of its program.
-func (d *Driver) volumes(spec pando.SandboxSpec, p *wire.Program) error {
+// Provide makes the volumes of an instance that are missing, for the user of its program.
+func (k *Store) Provide(spec pando.SandboxSpec, p *wire.Program) error {
 	if len(spec.Spec.Volumes) == 0 {
 		return nil
 	}
-	if d.Volumes == "" {
+	if k.dir == "" {
 		return fmt.Errorf("%w: this host keeps no volumes", pando.ErrUnsupported)
 	}
-	home := filepath.Join(d.Volumes, string(p.Service.Tenant), string(p.Service.Name))
-	owner, err := d.owner(home)
+	home := filepath.Join(k.dir, string(p.Service.Tenant), string(p.Service.Name))
+	owner, err := k.owner(home)
 	if err != nil {
 		return fmt.Errorf("keep the volumes of %s: %w", p.Service, err)
 	}
@@ -59,8 +62,8 @@ func (d *Driver) volumes(spec pando.SandboxSpec, p *wire.Program) error {
 		}
 		at := home
 		if of := v.Owner(p.Service); of != p.Service {
-			at = filepath.Join(d.Volumes, string(of.Tenant), string(of.Name))
-			if _, err := d.owner(at); err != nil {
+			at = filepath.Join(k.dir, string(of.Tenant), string(of.Name))
+			if _, err := k.owner(at); err != nil {
 				return fmt.Errorf("keep the volumes of %s: %w", of, err)
 			}
 		}
@@ -76,23 +79,23 @@ func (d *Driver) volumes(spec pando.SandboxSpec, p *wire.Program) error {
 
 // owner returns the uid of a service with volumes, and makes the folder of its volumes. The owner
 // of that folder is the record of the uid.
-func (d *Driver) owner(home string) (uint32, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if st, err := os.Stat(home); err == nil && ownerOf(st) >= uidVolumes {
-		return ownerOf(st), nil
+func (k *Store) owner(home string) (uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if st, err := os.Stat(home); err == nil && OwnerOf(st) >= UidVolumes {
+		return OwnerOf(st), nil
 	}
 	taken := map[uint32]bool{}
-	all, err := filepath.Glob(filepath.Join(d.Volumes, "*", "*"))
+	all, err := filepath.Glob(filepath.Join(k.dir, "*", "*"))
 	if err != nil {
 		return 0, err
 	}
 	for _, dir := range all {
 		if st, err := os.Stat(dir); err == nil {
-			taken[ownerOf(st)] = true
+			taken[OwnerOf(st)] = true
 		}
 	}
-	uid := uint32(uidVolumes)
+	uid := uint32(UidVolumes)
 	for taken[uid] {
 		uid++
 	}
@@ -102,7 +105,8 @@ func (d *Driver) owner(home string) (uint32, error) {
 	return uid, os.Chown(home, int(uid), 0)
 }
 
-func ownerOf(info fs.FileInfo) uint32 {
+// OwnerOf returns the user of a file.
+func OwnerOf(info fs.FileInfo) uint32 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return st.Uid
 	}
@@ -149,7 +153,7 @@ func makeVolume(dir string, p wire.Program, shared bool) error {
 
 // checkOwner returns nil if a program can use a volume that is there.
 func checkOwner(p wire.Program, dir string, st fs.FileInfo) error {
-	has := ownerOf(st)
+	has := OwnerOf(st)
 	if has == p.UID {
 		return nil
 	}
@@ -164,10 +168,10 @@ func checkOwner(p wire.Program, dir string, st fs.FileInfo) error {
 		"user in the spec, or `rm -r %s` without those files", pando.ErrRefused, has, p.UID, dir)
 }
 
-// free waits until no other instance has the volumes of a program. The kernel lets a volume go when
+// WaitFree waits until no other instance has the volumes of a program. The kernel lets a volume go when
 // its shim ends.
-func (d *Driver) free(ctx context.Context, all []wire.Volume) error {
-	deadline := d.Clock.Now().Add(volumeWaitMax)
+func (k *Store) WaitFree(ctx context.Context, all []wire.Volume) error {
+	deadline := k.clock.Now().Add(volumeWaitMax)
 	for _, v := range all {
 		for !v.Host {
 			fd, err := wire.HoldVolume(unix.AT_FDCWD, v, 0)
@@ -178,7 +182,7 @@ func (d *Driver) free(ctx context.Context, all []wire.Volume) error {
 			if !errors.Is(err, unix.EWOULDBLOCK) {
 				return fmt.Errorf("take volume %s: %w", v.From, err)
 			}
-			if d.Clock.Now().After(deadline) {
+			if k.clock.Now().After(deadline) {
 				return fmt.Errorf("%w: another instance has had volume %s for %s; `pando ps` lists them",
 					pando.ErrConflict, v.From, volumeWaitMax)
 			}
@@ -190,4 +194,17 @@ func (d *Driver) free(ctx context.Context, all []wire.Volume) error {
 		}
 	}
 	return nil
+}
+
+// Store has the volumes of a host, and measures their disk.
+type Store struct {
+	dir   string // "": the host keeps none
+	host  pando.HostName
+	clock pando.Clock
+	mu    sync.Mutex // guards the folder of each service
+}
+
+// New returns the volumes below a folder of a host.
+func New(dir string, h pando.HostName, clock pando.Clock) *Store {
+	return &Store{dir: dir, host: h, clock: clock}
 }

@@ -1,4 +1,4 @@
-package process
+package volume
 
 import (
 	"archive/tar"
@@ -19,18 +19,18 @@ import (
 	"pando.run/pando/driver/sandbox/process/wire"
 )
 
-// ArchiveVolumes writes all volumes below a folder of a host as a tar archive. Programs may write
+// Archive writes all volumes below a folder of a host as a tar archive. Programs may write
 // meanwhile: each file is as its reader finds it. Sockets, pipes and devices are left out.
 //
 // A volume belongs to an untrusted program. No link in it leads the reader out of it.
-func ArchiveVolumes(ctx context.Context, dir string, w io.Writer) error {
+func Archive(ctx context.Context, dir string, w io.Writer) error {
 	out := tar.NewWriter(w)
 	parts, err := filepath.Glob(filepath.Join(dir, "*", "*", "*", "*"))
 	if err != nil {
 		return err
 	}
 	homes := map[string]bool{}
-	d := keeper{&Driver{Config: Config{Volumes: dir}}}
+	d := &Store{dir: dir}
 	for _, part := range parts {
 		st, err := os.Lstat(part)
 		v, ok := d.keptAt(part)
@@ -133,9 +133,9 @@ func archiveFile(out *tar.Writer, at, to string) error {
 // restoring begins the name of a part that RestoreVolumes fills.
 const restoring = ".restore-"
 
-// RestoreVolumes brings the volumes of an archive back below a folder of a host, and returns the
+// Restore brings the volumes of an archive back below a folder of a host, and returns the
 // names of those. A volume that is there already stays as it is.
-func RestoreVolumes(dir string, r io.Reader) (back []string, err error) {
+func Restore(dir string, r io.Reader) (back []string, err error) {
 	v := restore{dir: dir}
 	defer func() { err = errors.Join(err, v.leave()) }()
 	for in := tar.NewReader(r); ; {
@@ -203,9 +203,9 @@ func (v *restore) home(name string, h *tar.Header) error {
 	}
 	for _, dir := range all {
 		st, err := os.Stat(dir)
-		if err == nil && (dir == own) != (ownerOf(st) == uint32(h.Uid)) {
+		if err == nil && (dir == own) != (OwnerOf(st) == uint32(h.Uid)) {
 			return fmt.Errorf("%w: %s has uid %d, and the volumes of %s in the archive have uid %d; "+
-				"bring volumes back before the first deploy", pando.ErrConflict, dir, ownerOf(st), name, h.Uid)
+				"bring volumes back before the first deploy", pando.ErrConflict, dir, OwnerOf(st), name, h.Uid)
 		}
 	}
 	if err := os.MkdirAll(own, 0o711); err != nil {

@@ -1,4 +1,4 @@
-package process
+package volume
 
 import (
 	"archive/tar"
