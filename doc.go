@@ -32,7 +32,7 @@
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.
-//	liveness     liveness.go   the verdicts of the probes between hosts.
+//	liveness     edge/         the verdicts of the probes between hosts.
 //	registry     store.go      the records of the cluster, with leases and fences.
 //	record       store.go      one key of the registry with its value.
 //	cgroup       instance.go   the group that limits and counts a sandbox.
@@ -54,10 +54,10 @@
 // Steering (haven):
 //
 //	VIP          service.go    the address of a service on every host.
-//	share        vip.go        a part of the VIPs with one holder.
+//	share        edge/         a part of the VIPs with one holder.
 //	wait         waits.go      work that waits for another machine, and tells its caller.
 //	rest         rest.go       a released VIP or slot, which nobody else gets yet.
-//	holder       vip.go        the host of a network that answers for a VIP.
+//	holder       edge/         the host of a network that answers for a VIP.
 //	router       route.go      a neighbour of a host that speaks BGP.
 //	routes       route.go      the VIPs that one host announces to routers.
 //	steering     steering.go   the way of packets to instances and back.

@@ -604,3 +604,6 @@ func (s Sighting) Accepts(c *Cluster, at StoreRevision) error {
 	}
 	return nil
 }
+
+// LivenessPort is the UDP and TCP port of the probes between hosts.
+const LivenessPort = 7405

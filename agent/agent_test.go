@@ -12,6 +12,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/edge"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
 )
@@ -33,7 +34,7 @@ type bench struct {
 	front     pando.Steering // replaces steering in the next agent, unless nil
 	through   pando.Registry // likewise, the registry
 	sightings pando.Sightings
-	liveness  pando.Liveness
+	liveness  edge.Liveness
 	worked    func() time.Duration
 	agent     *Agent
 	stop      func()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 	"pando.run/pando/state"
 )
 
@@ -63,7 +64,7 @@ type Programs struct {
 type Packets struct {
 	Steering pando.Steering
 	// Liveness finds dead hosts before their leases end. Nil: only the leases count.
-	Liveness pando.Liveness
+	Liveness edge.Liveness
 	// Outbound shares connections to other machines among tenants. Nil: one tenant may take all.
 	Outbound pando.Outbound
 	// Traffic returns the bytes that a device of this host has sent and received. Nil: unknown.
@@ -81,9 +82,9 @@ type Packets struct {
 type VIPs struct {
 	// Announcer answers for VIPs on the network that Host.Segment names, after Peers has asked the
 	// other hosts. Nil: clients need a route to a host. Flows fills the connection table before.
-	Announcer pando.Announcer
-	Peers     pando.VIPPeers
-	Flows     pando.FlowBook
+	Announcer edge.Announcer
+	Peers     edge.VIPPeers
+	Flows     edge.FlowBook
 	// Routers announces VIPs to routers. Nil: this host speaks with none. Ends reports, at the end of
 	// the agent, that no agent follows on this host.
 	Routers pando.Routers

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // hostAPI answers the server and the other hosts. Each part is a room, or this package.
@@ -66,7 +67,7 @@ func (a *Agent) HostAgent() pando.HostAgent {
 func (a *Agent) Self() pando.Self { return a.self }
 
 // VIPHolder returns the answers of this host about VIPs.
-func (a *Agent) VIPHolder() pando.VIPHolder { return a.announce }
+func (a *Agent) VIPHolder() edge.VIPHolder { return a.announce }
 
 // Reporter returns the figures of this host.
 func (a *Agent) Reporter() pando.HostReporter { return a.inspector }

@@ -3,14 +3,14 @@ package balance
 import (
 	"hash/fnv"
 
-	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // Holders returns the host that answers for each share of the VIPs on a network: the one with the
 // highest hash of its name and the share (rendezvous hashing). The end of a host moves its own
 // shares alone. A new host takes an equal part of each other's. Without hosts, each holder is "".
-func Holders(hosts []string) (of [pando.VIPShares]string) {
-	var best [pando.VIPShares]uint64
+func Holders(hosts []string) (of [edge.VIPShares]string) {
+	var best [edge.VIPShares]uint64
 	for _, h := range hosts {
 		sum := fnv.New64a()
 		_, _ = sum.Write([]byte(h)) // it never fails

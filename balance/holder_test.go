@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 func hostNames(n int) (all []string) {
@@ -28,7 +28,7 @@ func TestHostsShareTheVIPs(t *testing.T) {
 		for _, h := range of {
 			parts[h]++
 		}
-		if most := 3*pando.VIPShares/hosts + 5; len(parts) < hosts*3/5 || parts[all[0]] > most {
+		if most := 3*edge.VIPShares/hosts + 5; len(parts) < hosts*3/5 || parts[all[0]] > most {
 			t.Errorf("%d hosts: %d of them hold shares, %s has %d", hosts, len(parts), all[0],
 				parts[all[0]])
 		}

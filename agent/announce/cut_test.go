@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // twice counts the shares with two holders, and none those without one.
 func (o *town) twice() (twice, none int) {
-	for n := range pando.VIPShares {
+	for n := range edge.VIPShares {
 		holders := 0
 		for _, r := range o.holders {
 			if s, _ := r.Held(); s.Has(n) {
@@ -78,7 +79,7 @@ func TestASuspendedMachineLeavesItsVIPs(t *testing.T) {
 				b.finds("a") // which stands still
 				synctest.Wait()
 				time.Sleep(50 * time.Millisecond)
-				if held(b) != pando.VIPShares || held(a) == 0 {
+				if held(b) != edge.VIPShares || held(a) == 0 {
 					t.Fatalf("a holds %d shares, b %d", held(a), held(b))
 				}
 				if knows {
@@ -100,19 +101,19 @@ func TestASuspendedMachineLeavesItsVIPs(t *testing.T) {
 }
 
 func TestSharesAreText(t *testing.T) {
-	var s pando.Shares
-	for n := 0; n < pando.VIPShares; n += 7 {
+	var s edge.Shares
+	for n := 0; n < edge.VIPShares; n += 7 {
 		s.Add(n)
 	}
-	if got, err := pando.ParseShares(s.String()); err != nil || got != s {
+	if got, err := edge.ParseShares(s.String()); err != nil || got != s {
 		t.Errorf("%v became %v (%v)", s, got, err)
 	}
 	for _, wrong := range []string{"1", strings.Repeat("x", 64)} {
-		if _, err := pando.ParseShares(wrong); err == nil {
+		if _, err := edge.ParseShares(wrong); err == nil {
 			t.Errorf("%q is read", wrong)
 		}
 	}
-	if none, err := pando.ParseShares(pando.Shares{}.String()); err != nil || none.Len() > 0 {
+	if none, err := edge.ParseShares(edge.Shares{}.String()); err != nil || none.Len() > 0 {
 		t.Error(none, err)
 	}
 }

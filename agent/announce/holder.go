@@ -27,6 +27,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
+	"pando.run/pando/edge"
 )
 
 // The times of a holder.
@@ -49,7 +50,7 @@ type Source interface {
 	// Changed returns a channel that is closed at the next change of the dead hosts.
 	Changed() <-chan struct{}
 	// VIPs returns the VIPs of all services in some shares.
-	VIPs(s pando.Shares) []netip.Addr
+	VIPs(s edge.Shares) []netip.Addr
 }
 
 // View is the knowledge of one host about the others.
@@ -66,9 +67,9 @@ type View struct {
 // Config has the parts of a holder.
 type Config struct {
 	Own       pando.HostName
-	Announcer pando.Announcer
-	Peers     pando.VIPPeers
-	Flows     pando.FlowBook // nil: flows are not learned
+	Announcer edge.Announcer
+	Peers     edge.VIPPeers
+	Flows     edge.FlowBook // nil: flows are not learned
 	Source    Source
 	Clock     pando.Clock
 	Log       *slog.Logger
@@ -79,9 +80,9 @@ type Holder struct {
 	Config
 
 	mu      sync.Mutex
-	held    pando.Shares
-	yielded pando.Shares  // since the step in progress began
-	offered pando.Shares  // that another host has, and offers
+	held    edge.Shares
+	yielded edge.Shares   // since the step in progress began
+	offered edge.Shares   // that another host has, and offers
 	until   time.Time     // the view is confirmed until then
 	slept   time.Duration // of this machine at that time
 	why     string        // of the newest change of held
@@ -91,7 +92,7 @@ type Holder struct {
 	former map[pando.HostName]formerHost
 	later  []errand
 	offers time.Time // the next ones
-	rule   [pando.VIPShares]string
+	rule   [edge.VIPShares]string
 	ruleOf string // the hosts of rule
 }
 
@@ -105,7 +106,7 @@ type formerHost struct {
 type errand struct {
 	at     time.Time
 	learns bool
-	shares pando.Shares
+	shares edge.Shares
 }
 
 // New returns a holder.
@@ -157,12 +158,12 @@ func (h *Holder) confirm() {
 
 // drop leaves all VIPs. A take in progress gets none: its view is older. The caller holds the lock.
 func (h *Holder) drop(why string) {
-	for n := range pando.VIPShares {
+	for n := range edge.VIPShares {
 		h.yielded.Add(n)
 	}
 	if h.held.Len() > 0 {
 		h.Log.Warn("this host answers for no VIP any more", "shares", h.held.Len(), "why", why)
-		h.held, h.why = pando.Shares{}, why
+		h.held, h.why = edge.Shares{}, why
 	}
 }
 
@@ -173,12 +174,12 @@ func (h *Holder) answers(vip netip.Addr) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.held.Has(pando.VIPShare(vip)) && h.Clock.Now().Before(h.until) &&
+	return h.held.Has(edge.VIPShare(vip)) && h.Clock.Now().Before(h.until) &&
 		pando.Suspended(h.Clock)-h.slept <= PauseMax
 }
 
 // wanted returns the shares that a view gives to this host. silent is why it must answer for none.
-func (h *Holder) wanted(v View) (own pando.Shares, silent string) {
+func (h *Holder) wanted(v View) (own edge.Shares, silent string) {
 	living, dead := make([]string, 0, len(v.Hosts)), 0
 	for _, name := range v.Hosts {
 		if v.Dead[string(name)] && name != h.Own {
@@ -203,7 +204,7 @@ func (h *Holder) wanted(v View) (own pando.Shares, silent string) {
 }
 
 // holders returns the rule for some hosts. It is computed once per set of hosts.
-func (h *Holder) holders(living []string) [pando.VIPShares]string {
+func (h *Holder) holders(living []string) [edge.VIPShares]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if key := strings.Join(living, " "); key != h.ruleOf {
@@ -216,7 +217,7 @@ func (h *Holder) holders(living []string) [pando.VIPShares]string {
 // asker may have a newer view.
 func (h *Holder) step(ctx context.Context) {
 	h.mu.Lock()
-	h.yielded = pando.Shares{}
+	h.yielded = edge.Shares{}
 	h.mu.Unlock()
 	v := h.Source.View()
 	h.remember(v)
@@ -226,7 +227,7 @@ func (h *Holder) step(ctx context.Context) {
 		h.drop(silent)
 	}
 	missing, surplus := own.Less(h.held.Less(h.offered)), h.held.Less(own)
-	h.offered = pando.Shares{}
+	h.offered = edge.Shares{}
 	h.mu.Unlock()
 	if missing.Len() > 0 {
 		h.take(ctx, v, missing)
@@ -239,13 +240,13 @@ func (h *Holder) step(ctx context.Context) {
 
 // offer offers shares to the hosts that the rule gives them to. A holder asks for shares only while it
 // lacks them, so two holders would stay two.
-func (h *Holder) offer(ctx context.Context, v View, surplus pando.Shares) {
+func (h *Holder) offer(ctx context.Context, v View, surplus edge.Shares) {
 	now := h.Clock.Now()
 	if now.Before(h.offers) {
 		return
 	}
 	h.offers = now.Add(offerEvery)
-	to := map[string]pando.Shares{}
+	to := map[string]edge.Shares{}
 	living := slices.DeleteFunc(slices.Clone(v.Hosts), func(name pando.HostName) bool {
 		return v.Dead[string(name)] && name != h.Own
 	})
@@ -265,7 +266,7 @@ func (h *Holder) offer(ctx context.Context, v View, surplus pando.Shares) {
 			continue
 		}
 		wg.Go(func() {
-			_, err := h.Peers.TakeVIPs(ctx, o, pando.VIPTake{
+			_, err := h.Peers.TakeVIPs(ctx, o, edge.VIPTake{
 				Host: h.Own, Segment: v.Segment, Shares: s, At: v.At, Offers: true,
 			})
 			if err != nil {
@@ -278,7 +279,7 @@ func (h *Holder) offer(ctx context.Context, v View, surplus pando.Shares) {
 
 // Offered notes shares that another host has, and leaves once this one takes them. The next step
 // takes those that its view gives to this host.
-func (h *Holder) Offered(t pando.VIPTake) {
+func (h *Holder) Offered(t edge.VIPTake) {
 	v := h.Source.View()
 	if t.Segment != v.Segment || t.Host == h.Own {
 		return
@@ -310,7 +311,7 @@ func (h *Holder) remember(v View) {
 }
 
 // take asks all living hosts for shares, learns their flows and holds the granted shares.
-func (h *Holder) take(ctx context.Context, v View, missing pando.Shares) {
+func (h *Holder) take(ctx context.Context, v View, missing edge.Shares) {
 	refused, why := h.ask(ctx, v, missing)
 	h.mu.Lock()
 	got := missing.Less(refused).Less(h.yielded)
@@ -351,8 +352,8 @@ func (h *Holder) reason(v View) string {
 // ask asks all living hosts for shares at the same time, and learns their flows. A host of this
 // network that does not answer refuses all: it may answer for them.
 func (h *Holder) ask(
-	ctx context.Context, v View, s pando.Shares,
-) (refused pando.Shares, why string) {
+	ctx context.Context, v View, s edge.Shares,
+) (refused edge.Shares, why string) {
 	ctx, cancel := context.WithTimeout(ctx, askWait)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -363,7 +364,7 @@ func (h *Holder) ask(
 		}
 		rival := slices.Contains(v.Hosts, f.Name)
 		wg.Go(func() {
-			g, err := h.Peers.TakeVIPs(ctx, f.Host, pando.VIPTake{
+			g, err := h.Peers.TakeVIPs(ctx, f.Host, edge.VIPTake{
 				Host: h.Own, Segment: v.Segment, Shares: s, At: v.At, Gone: !rival,
 			})
 			err = h.learn(ctx, g.Flows, err)
@@ -386,7 +387,7 @@ func (h *Holder) ask(
 
 // learn adds the flows of a host's answer. It returns nil for a host that holds no VIP: its agent
 // has ended, or is of an earlier build.
-func (h *Holder) learn(ctx context.Context, flows []pando.InstanceFlows, err error) error {
+func (h *Holder) learn(ctx context.Context, flows []edge.InstanceFlows, err error) error {
 	if errors.Is(err, pando.ErrNotFound) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil
 	}
@@ -425,7 +426,7 @@ func (h *Holder) run(ctx context.Context, v View) {
 	}
 }
 
-func (h *Holder) announce(s pando.Shares) {
+func (h *Holder) announce(s edge.Shares) {
 	if vips := h.Source.VIPs(s); len(vips) > 0 {
 		if err := h.Announcer.Announce(vips); err != nil {
 			h.Log.Warn("VIPs were not announced; machines find them at their next request",
@@ -436,7 +437,7 @@ func (h *Holder) announce(s pando.Shares) {
 
 // Grant leaves the shares of a take to the asker, and returns those that this host keeps: its view
 // makes it their holder, and the asker's is no newer about its lease.
-func (h *Holder) Grant(t pando.VIPTake) (refused pando.Shares) {
+func (h *Holder) Grant(t edge.VIPTake) (refused edge.Shares) {
 	v := h.Source.View()
 	own, _ := h.wanted(v)
 	if t.Segment == v.Segment && t.Host != h.Own && (!t.Gone || t.At <= v.At) {
@@ -457,7 +458,7 @@ func (h *Holder) Grant(t pando.VIPTake) (refused pando.Shares) {
 }
 
 // Held returns the shares for which this host answers, and the reason of their newest change.
-func (h *Holder) Held() (s pando.Shares, why string) {
+func (h *Holder) Held() (s edge.Shares, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.held, h.why

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // town is a network of holders that reach each other by calls.
@@ -35,7 +36,7 @@ type resident struct {
 	changed   chan struct{}
 	err       error // of every take that it gets
 	announced []netip.Addr
-	learned   []pando.InstanceFlows
+	learned   []edge.InstanceFlows
 	serving   bool
 	viewed    func() // runs once, between the next read of the view and its use
 	asked     func() // runs once, within the next take that it gets
@@ -137,7 +138,7 @@ func (r *resident) Changed() <-chan struct{} {
 	return r.changed
 }
 
-func (r *resident) VIPs(s pando.Shares) (all []netip.Addr) {
+func (r *resident) VIPs(s edge.Shares) (all []netip.Addr) {
 	for n := range s.All() {
 		all = append(all, vipOf(n))
 	}
@@ -162,8 +163,8 @@ func (r *resident) Announce(vips []netip.Addr) error {
 }
 
 func (r *resident) TakeVIPs(
-	ctx context.Context, h pando.Host, t pando.VIPTake,
-) (g pando.VIPGrant, err error) {
+	ctx context.Context, h pando.Host, t edge.VIPTake,
+) (g edge.VIPGrant, err error) {
 	to := r.town.holders[h.Name]
 	to.mu.Lock()
 	err = to.err
@@ -182,15 +183,15 @@ func (r *resident) TakeVIPs(
 		return g, nil
 	}
 	g.Refused = to.Grant(t)
-	g.Flows = []pando.InstanceFlows{{Instance: pando.InstanceID("of-" + h.Name)}}
+	g.Flows = []edge.InstanceFlows{{Instance: pando.InstanceID("of-" + h.Name)}}
 	return g, nil
 }
 
-func (r *resident) OpenFlows(context.Context, pando.Shares) ([]pando.InstanceFlows, error) {
+func (r *resident) OpenFlows(context.Context, edge.Shares) ([]edge.InstanceFlows, error) {
 	return nil, nil
 }
 
-func (r *resident) LearnFlows(_ context.Context, all []pando.InstanceFlows) (int, error) {
+func (r *resident) LearnFlows(_ context.Context, all []edge.InstanceFlows) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.announced) == 0 || len(r.learned) == 0 {
@@ -206,7 +207,7 @@ func (r *resident) fails(err error) {
 }
 
 // answering returns the host that answers for each share now. It fails if two hosts do.
-func (o *town) answering() (of [pando.VIPShares]pando.HostName, dark int) {
+func (o *town) answering() (of [edge.VIPShares]pando.HostName, dark int) {
 	o.t.Helper()
 	for n := range of {
 		for name, r := range o.holders {
@@ -340,7 +341,7 @@ func TestALeavingHostHandsItsVIPsOver(t *testing.T) {
 		}
 		a.sees(left)
 		o.settle(time.Second)
-		if held(b) != 0 || held(a) != pando.VIPShares {
+		if held(b) != 0 || held(a) != edge.VIPShares {
 			t.Errorf("a holds %d shares, b %d", held(a), held(b))
 		}
 	})

@@ -10,12 +10,13 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
+	"pando.run/pando/edge"
 )
 
 // Host answers for VIPs on the network of one host. A host without an Announcer or without a
 // segment answers for none.
 type Host struct {
-	flows  pando.FlowBook
+	flows  edge.FlowBook
 	source source
 	holder *Holder // nil: this host answers for none
 }
@@ -25,16 +26,16 @@ type HostConfig struct {
 	Host pando.Host
 	// Announcer answers for VIPs on the network that Host.Segment names, after Peers has asked the
 	// other hosts. Nil: clients need a route to a host. Flows fills the connection table before.
-	Announcer pando.Announcer
-	Peers     pando.VIPPeers
-	Flows     pando.FlowBook
+	Announcer edge.Announcer
+	Peers     edge.VIPPeers
+	Flows     edge.FlowBook
 	Records   *records.Records
-	Liveness  pando.Liveness // nil: this host answers for none
+	Liveness  edge.Liveness // nil: this host answers for none
 	Clock     pando.Clock
 	Log       *slog.Logger
 }
 
-var _ pando.VIPHolder = (*Host)(nil)
+var _ edge.VIPHolder = (*Host)(nil)
 
 // NewHost returns the VIPs of a host. Run answers for them.
 func NewHost(c HostConfig) *Host {
@@ -64,9 +65,9 @@ func (h *Host) Shares() int {
 	return held.Len()
 }
 
-// GrantVIPs implements pando.VIPHolder. A host that answers for no VIP still reports the flows of
+// GrantVIPs implements edge.VIPHolder. A host that answers for no VIP still reports the flows of
 // its instances.
-func (h *Host) GrantVIPs(ctx context.Context, t pando.VIPTake) (g pando.VIPGrant, err error) {
+func (h *Host) GrantVIPs(ctx context.Context, t edge.VIPTake) (g edge.VIPGrant, err error) {
 	if t.Offers {
 		if h.holder != nil {
 			h.holder.Offered(t)
@@ -113,7 +114,7 @@ const announcedMax = 4
 type source struct {
 	own      pando.Host
 	records  *records.Records
-	liveness pando.Liveness
+	liveness edge.Liveness
 }
 
 var _ Source = source{}
@@ -146,12 +147,12 @@ func (s source) View() View {
 func (s source) Changed() <-chan struct{} { return s.liveness.Changed() }
 
 // VIPs implements Source.
-func (s source) VIPs(in pando.Shares) (all []netip.Addr) {
+func (s source) VIPs(in edge.Shares) (all []netip.Addr) {
 	s.records.Lock()
 	defer s.records.Unlock()
 	for _, svc := range s.records.World.Services {
 		for _, vip := range []netip.Addr{svc.V.VIP4, svc.V.VIP6} {
-			if vip.IsValid() && in.Has(pando.VIPShare(vip)) {
+			if vip.IsValid() && in.Has(edge.VIPShare(vip)) {
 				all = append(all, vip)
 			}
 		}

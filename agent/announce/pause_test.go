@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/edge"
 )
 
 // pauser is a clock that can be set forward, as after a pause of the process.
@@ -42,14 +42,14 @@ func TestAPausedHostTakesItsVIPsAgain(t *testing.T) {
 		b.clock.ahead = time.Hour
 		b.clock.mu.Unlock()
 		a.finds("b") // meanwhile
-		for n := range pando.VIPShares {
+		for n := range edge.VIPShares {
 			if b.answers(vipOf(n)) {
 				t.Fatal("it answers with a view of an hour ago")
 			}
 		}
 		o.settle(time.Second)
 		o.watch(time.Second)
-		if held(b) != 0 || held(a) != pando.VIPShares {
+		if held(b) != 0 || held(a) != edge.VIPShares {
 			t.Errorf("a holds %d shares, b %d", held(a), held(b))
 		}
 		if _, why := b.Held(); !strings.HasPrefix(why, "this agent paused for 1h0m0") {
@@ -72,17 +72,17 @@ func TestAStepTakesNothingThatItGranted(t *testing.T) {
 		a := o.holders["a"]
 		a.finds("b")
 		a.alone()
-		var refused pando.Shares
+		var refused edge.Shares
 		a.mu.Lock()
 		a.viewed = func() { // it read that b is dead
 			a.finds()
-			refused = a.Grant(pando.VIPTake{Host: "b", Segment: a.view.Segment, Shares: all()})
+			refused = a.Grant(edge.VIPTake{Host: "b", Segment: a.view.Segment, Shares: all()})
 		}
 		a.mu.Unlock()
 		a.step(t.Context())
-		if got, _ := a.Held(); got != refused || refused.Len() == pando.VIPShares {
+		if got, _ := a.Held(); got != refused || refused.Len() == edge.VIPShares {
 			t.Errorf("it holds %d shares, and refused %d of %d to b", got.Len(), refused.Len(),
-				pando.VIPShares)
+				edge.VIPShares)
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestATakeEndsWithAPause(t *testing.T) {
 		o.settle(time.Second)
 		a, b := o.holders["a"], o.holders["b"]
 		b.alone()
-		b.Grant(pando.VIPTake{Host: "a", Segment: b.view.Segment, Shares: all(), Gone: true, At: 9})
+		b.Grant(edge.VIPTake{Host: "a", Segment: b.view.Segment, Shares: all(), Gone: true, At: 9})
 		a.mu.Lock()
 		a.asked = func() {
 			b.clock.mu.Lock()
@@ -117,8 +117,8 @@ func (r *resident) alone() {
 	synctest.Wait()
 }
 
-func all() (s pando.Shares) {
-	for n := range pando.VIPShares {
+func all() (s edge.Shares) {
+	for n := range edge.VIPShares {
 		s.Add(n)
 	}
 	return s

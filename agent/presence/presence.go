@@ -14,6 +14,7 @@ import (
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/balance"
+	"pando.run/pando/edge"
 	"pando.run/pando/world"
 )
 
@@ -23,14 +24,14 @@ type Presence struct {
 	own      pando.HostName
 	records  *records.Records
 	tables   *steer.Queue
-	liveness pando.Liveness // nil: only leases count
+	liveness edge.Liveness // nil: only leases count
 	log      *slog.Logger
 	out      map[string]string // by host name: dead or cut; the lock of the records guards it
 }
 
 // New returns the presence of the hosts around one. With a nil Liveness only their leases count.
 func New(
-	own pando.HostName, r *records.Records, q *steer.Queue, l pando.Liveness, log *slog.Logger,
+	own pando.HostName, r *records.Records, q *steer.Queue, l edge.Liveness, log *slog.Logger,
 ) *Presence {
 	return &Presence{own: own, records: r, tables: q, liveness: l, log: log, out: map[string]string{}}
 }

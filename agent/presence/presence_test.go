@@ -8,10 +8,11 @@ import (
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/edge"
 )
 
 // verdicts are those of the probes.
-type verdicts struct{ pando.Liveness }
+type verdicts struct{ edge.Liveness }
 
 func (verdicts) Forged() uint64 { return 3 }
 

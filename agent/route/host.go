@@ -11,6 +11,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/records"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/edge"
 )
 
 // askedMax is the number of hosts that a blind host asks at a time whether they see more.
@@ -32,7 +33,7 @@ type HostConfig struct {
 	Records  *records.Records
 	Tables   *steer.Queue
 	Peers    pando.Peers
-	Liveness pando.Liveness // nil: no host is dead
+	Liveness edge.Liveness // nil: no host is dead
 	// Frozen returns why this host does not follow the store, or nil.
 	Frozen func() error
 	// LeaveBy returns the deadline for connections when the host leaves, or zero if it stays.

@@ -12,6 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/driver/clock"
+	"pando.run/pando/edge"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -234,17 +235,17 @@ func (c *storm) oneHolder() (string, bool) {
 	if err != nil {
 		return err.Error(), false
 	}
-	held, sum, announces := pando.Shares{}, 0, false
+	held, sum, announces := edge.Shares{}, 0, false
 	for _, h := range all {
 		if h.Losses == nil || h.Segment == "" {
 			continue
 		}
-		s, err := pando.ParseShares(h.Losses.Holds)
+		s, err := edge.ParseShares(h.Losses.Holds)
 		if err != nil {
 			return err.Error(), false
 		}
 		announces, sum, held = true, sum+s.Len(), held.Or(s)
 	}
 	text := fmt.Sprintf("%d shares are held, %d different ones", sum, held.Len())
-	return text, !announces || sum == pando.VIPShares && held.Len() == pando.VIPShares
+	return text, !announces || sum == edge.VIPShares && held.Len() == edge.VIPShares
 }

@@ -17,7 +17,7 @@ type room struct {
 // room of its own, so drivers never import each other.
 var rooms = []room{
 	{"test/failpoint", 0}, {"spec/nearest", 0},
-	{"access", 1}, {"spec/span", 1},
+	{"access", 1}, {"edge", 1}, {"spec/span", 1},
 	{"bpf", 2}, {"sdk", 2}, {"world", 2}, {"spec", 2}, {"state", 2}, {"api", 2},
 	{"driver/network/attach", 2},
 	{"driver/network/sockets", 2}, {"driver/network/netspace", 2}, {"driver/sandbox/thread", 1},

@@ -5,21 +5,21 @@ import (
 	"slices"
 	"testing"
 
-	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // allShares is every VIP.
-var allShares = func() (s pando.Shares) {
-	for n := range pando.VIPShares {
+var allShares = func() (s edge.Shares) {
+	for n := range edge.VIPShares {
 		s.Add(n)
 	}
 	return s
 }()
 
 // book returns the connection table of a host.
-func book(t *testing.T, h *host) pando.FlowBook {
+func book(t *testing.T, h *host) edge.FlowBook {
 	t.Helper()
-	b, ok := h.Subject.(pando.FlowBook)
+	b, ok := h.Subject.(edge.FlowBook)
 	if !ok {
 		t.Skip("the driver has no connection table to fill")
 	}
@@ -37,7 +37,7 @@ func aTakerLearnsFlows(t *testing.T, e *estate) {
 		e.dial("outside", six).who(t)
 	}
 	e.dial("h2", 0).who(t)
-	report := func(b pando.FlowBook, s pando.Shares) (all []pando.InstanceFlows) {
+	report := func(b edge.FlowBook, s edge.Shares) (all []edge.InstanceFlows) {
 		all, err := b.OpenFlows(t.Context(), s)
 		check(t, err)
 		return all
@@ -50,12 +50,12 @@ func aTakerLearnsFlows(t *testing.T, e *estate) {
 	if more := report(near, allShares); len(more) != 0 {
 		t.Errorf("the ingress reports flows of other hosts' instances: %+v", more)
 	}
-	var other pando.Shares
-	other.Add(pando.VIPShare(vip[0]) + 1)
+	var other edge.Shares
+	other.Add(edge.VIPShare(vip[0]) + 1)
 	if none := report(far, other); len(none) != 0 {
 		t.Errorf("other VIPs have the flows %+v", none)
 	}
-	learn := func(all ...pando.InstanceFlows) (n int) {
+	learn := func(all ...edge.InstanceFlows) (n int) {
 		check(t, e.hosts[2].inside(func() (err error) {
 			n, err = taker.LearnFlows(t.Context(), all)
 			return err
@@ -77,17 +77,17 @@ func aTakerLearnsFlows(t *testing.T, e *estate) {
 }
 
 // hostileFlows returns reports that no honest host sends.
-func hostileFlows(one pando.InstanceFlows) (all []pando.InstanceFlows) {
-	for _, f := range []func(*pando.InstanceFlows, *pando.OpenFlow){
-		func(i *pando.InstanceFlows, _ *pando.OpenFlow) { i.Service.Name = "other" },
-		func(i *pando.InstanceFlows, _ *pando.OpenFlow) { i.Instance = "nobody" },
-		func(i *pando.InstanceFlows, _ *pando.OpenFlow) { i.Instance = "c" }, // it is the taker's own
-		func(_ *pando.InstanceFlows, f *pando.OpenFlow) { f.Protocol = "sctp" },
-		func(_ *pando.InstanceFlows, f *pando.OpenFlow) { f.Client = netip.AddrPort{} },
-		func(_ *pando.InstanceFlows, f *pando.OpenFlow) {
+func hostileFlows(one edge.InstanceFlows) (all []edge.InstanceFlows) {
+	for _, f := range []func(*edge.InstanceFlows, *edge.OpenFlow){
+		func(i *edge.InstanceFlows, _ *edge.OpenFlow) { i.Service.Name = "other" },
+		func(i *edge.InstanceFlows, _ *edge.OpenFlow) { i.Instance = "nobody" },
+		func(i *edge.InstanceFlows, _ *edge.OpenFlow) { i.Instance = "c" }, // it is the taker's own
+		func(_ *edge.InstanceFlows, f *edge.OpenFlow) { f.Protocol = "sctp" },
+		func(_ *edge.InstanceFlows, f *edge.OpenFlow) { f.Client = netip.AddrPort{} },
+		func(_ *edge.InstanceFlows, f *edge.OpenFlow) {
 			f.VIP = netip.AddrPortFrom(f.VIP.Addr().Next(), 80) // of no service
 		},
-		func(_ *pando.InstanceFlows, f *pando.OpenFlow) {
+		func(_ *edge.InstanceFlows, f *edge.OpenFlow) {
 			f.VIP = netip.MustParseAddrPort("192.0.2.7:80")
 		},
 	} {

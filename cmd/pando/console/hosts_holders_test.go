@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // Two hosts of one network that answer for the same VIPs are named.
 func TestTwoHoldersAreNamed(t *testing.T) {
 	host := func(name, segment string, shares ...int) pando.HostStatus {
-		var s pando.Shares
+		var s edge.Shares
 		for _, n := range shares {
 			s.Add(n)
 		}

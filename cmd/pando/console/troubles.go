@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/edge"
 )
 
 // Troubles prints what stands in the way on the hosts: a host that is away or silent, a link that is
@@ -154,9 +155,9 @@ func outOfReach(all []pando.HostStatus) (out []string) {
 
 // twoHolders names the pairs of hosts that answer for the same VIPs of one network.
 func twoHolders(all []pando.HostStatus) (out []string) {
-	held := func(h pando.HostStatus) (s pando.Shares) {
+	held := func(h pando.HostStatus) (s edge.Shares) {
 		if h.Losses != nil {
-			s, _ = pando.ParseShares(h.Losses.Holds) // a host of another build says nothing
+			s, _ = edge.ParseShares(h.Losses.Holds) // a host of another build says nothing
 		}
 		return s
 	}
@@ -165,7 +166,7 @@ func twoHolders(all []pando.HostStatus) (out []string) {
 			if both := held(h).And(held(o)).Len(); h.Segment == o.Segment && both > 0 {
 				out = append(out, fmt.Sprintf("two holders: %s and %s both answer on %s for %d of %d "+
 					"shares of the VIPs; they settle that within seconds once they reach each other",
-					h.Name, o.Name, h.Segment, both, pando.VIPShares))
+					h.Name, o.Name, h.Segment, both, edge.VIPShares))
 			}
 		}
 	}

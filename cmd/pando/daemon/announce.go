@@ -10,6 +10,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/network/arp"
+	"pando.run/pando/edge"
 )
 
 // The values of --announce.
@@ -59,6 +60,6 @@ func segmentOf(p place) string {
 }
 
 // announcer returns the answering side of --announce arp.
-func announcer(p place, log *slog.Logger) pando.Announcer {
+func announcer(p place, log *slog.Logger) edge.Announcer {
 	return arp.New(p.Uplinks, clock.Clock{}, log)
 }

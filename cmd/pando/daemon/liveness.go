@@ -7,11 +7,12 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/cluster/liveness"
+	"pando.run/pando/edge"
 )
 
 // probes are the probes between hosts, if this host takes part in them.
 type probes struct {
-	liveness pando.Liveness // nil: it does not
+	liveness edge.Liveness // nil: it does not
 	prober   *liveness.Prober
 }
 

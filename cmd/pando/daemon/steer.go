@@ -16,6 +16,7 @@ import (
 	"pando.run/pando/driver/network/firewall"
 	"pando.run/pando/driver/network/front"
 	"pando.run/pando/driver/network/ovs"
+	"pando.run/pando/edge"
 )
 
 // The values of --steer.
@@ -46,7 +47,7 @@ func checkSteer(p place) error {
 // steering is a driver of packets with the jobs of its host.
 type steering struct {
 	pando.Steering
-	Flows   pando.FlowBook         // nil: a host that takes over a VIP learns no flows
+	Flows   edge.FlowBook          // nil: a host that takes over a VIP learns no flows
 	Prepare func(pando.Link) error // the link of a sandbox without an instance
 	Close   func() error
 	Path    func(ifindex int) pando.PathUse // nil: not known

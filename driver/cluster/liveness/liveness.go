@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // The times of the probes. A host probes one other host per probeEvery, in a shuffled round. A host
@@ -88,7 +89,7 @@ type Prober struct {
 	hurry   chan struct{} // has an element when there are hosts to meet
 }
 
-var _ pando.Liveness = (*Prober)(nil)
+var _ edge.Liveness = (*Prober)(nil)
 
 // Open begins to answer probes. Watch names the hosts to probe.
 func Open(c Config) (*Prober, error) {
@@ -134,7 +135,7 @@ func (p *Prober) Close() error {
 	return err
 }
 
-// Watch implements pando.Liveness.
+// Watch implements edge.Liveness.
 func (p *Prober) Watch(hosts []pando.Host) {
 	next, known := make(map[pando.HostName]netip.Addr, len(hosts)), map[netip.Addr]bool{}
 	ports := make(map[pando.HostName]string, len(hosts))
@@ -161,21 +162,21 @@ func (p *Prober) Watch(hosts []pando.Host) {
 	}
 }
 
-// Dead implements pando.Liveness.
+// Dead implements edge.Liveness.
 func (p *Prober) Dead() []pando.HostName {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.dead))
 }
 
-// Changed implements pando.Liveness.
+// Changed implements edge.Liveness.
 func (p *Prober) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changed
 }
 
-// Forged implements pando.Liveness.
+// Forged implements edge.Liveness.
 func (p *Prober) Forged() uint64 {
 	return p.wire.forged.Load() + p.wire.unknown.total(p.Clock.Now(), p.isWatched)
 }

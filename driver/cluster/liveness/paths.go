@@ -39,7 +39,7 @@ func (p *Prober) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byt
 	p.reach(pando.HostName(n.Name))
 }
 
-// Cut implements pando.Liveness.
+// Cut implements edge.Liveness.
 func (p *Prober) Cut() (all []pando.HostName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

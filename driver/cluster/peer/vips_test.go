@@ -11,19 +11,20 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // leaver leaves all VIPs but one share to any taker.
 type leaver struct {
-	asked pando.VIPTake
+	asked edge.VIPTake
 	err   error
 }
 
-func (l *leaver) GrantVIPs(_ context.Context, t pando.VIPTake) (g pando.VIPGrant, err error) {
+func (l *leaver) GrantVIPs(_ context.Context, t edge.VIPTake) (g edge.VIPGrant, err error) {
 	l.asked = t
 	g.Refused.Add(7)
-	g.Flows = []pando.InstanceFlows{{
-		Service: pando.DefaultService("web"), Instance: "web-1", Flows: []pando.OpenFlow{
+	g.Flows = []edge.InstanceFlows{{
+		Service: pando.DefaultService("web"), Instance: "web-1", Flows: []edge.OpenFlow{
 			{Client: netip.MustParseAddrPort("192.0.2.9:40000"), Protocol: pando.TCP, Proven: true,
 				VIP: netip.MustParseAddrPort("10.127.0.2:80")},
 			{Client: netip.MustParseAddrPort("[2001:db8::9]:40000"), Protocol: pando.UDP,
@@ -48,7 +49,7 @@ func taking(t *testing.T, l *leaver, caller pando.HostName) (pando.Host, *Client
 func TestATakeOfVIPsCrossesTheWireUnderItsSendersName(t *testing.T) {
 	l := &leaver{}
 	to, c := taking(t, l, "h2")
-	asked := pando.VIPTake{Host: "h9", Segment: "192.0.2.0/24", At: 12, Gone: true}
+	asked := edge.VIPTake{Host: "h9", Segment: "192.0.2.0/24", At: 12, Gone: true}
 	asked.Shares.Add(7)
 	asked.Shares.Add(255)
 	g, err := c.TakeVIPs(t.Context(), to, asked)
@@ -68,7 +69,7 @@ func TestATakeOfVIPsCrossesTheWireUnderItsSendersName(t *testing.T) {
 // Only a member takes VIPs. A host of an earlier build has no such path, and holds none.
 func TestOnlyAMemberTakesVIPs(t *testing.T) {
 	to, c := taking(t, &leaver{}, "")
-	if _, err := c.TakeVIPs(t.Context(), to, pando.VIPTake{}); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := c.TakeVIPs(t.Context(), to, edge.VIPTake{}); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a caller that is no host: %v", err)
 	}
 	r, err := http.Post(to.Endpoint+vipsPath, "", strings.NewReader("{"))
@@ -81,7 +82,7 @@ func TestOnlyAMemberTakesVIPs(t *testing.T) {
 	}
 	old := httptest.NewServer(http.NotFoundHandler())
 	defer old.Close()
-	_, err = c.TakeVIPs(t.Context(), pando.Host{Name: "h1", Endpoint: old.URL}, pando.VIPTake{})
+	_, err = c.TakeVIPs(t.Context(), pando.Host{Name: "h1", Endpoint: old.URL}, edge.VIPTake{})
 	if !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("an earlier build: %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
 // reopenWait is the time between two attempts to open a device that is away.
@@ -31,7 +32,7 @@ type Responder struct {
 	log     *slog.Logger
 }
 
-var _ pando.Announcer = (*Responder)(nil)
+var _ edge.Announcer = (*Responder)(nil)
 
 // New returns a responder. A device without Ethernet addresses is left out.
 func New(devices []string, c pando.Clock, log *slog.Logger) *Responder {
@@ -41,7 +42,7 @@ func New(devices []string, c pando.Clock, log *slog.Logger) *Responder {
 // protocols are the Ethernet types of the two requests.
 var protocols = []uint16{unix.ETH_P_ARP, unix.ETH_P_IPV6}
 
-// Serve implements pando.Announcer.
+// Serve implements edge.Announcer.
 func (r *Responder) Serve(ctx context.Context, answers func(netip.Addr) bool) error {
 	var wg sync.WaitGroup
 	for _, device := range r.devices {
@@ -102,7 +103,7 @@ func (s *port) answer(ctx context.Context, answers func(netip.Addr) bool) error 
 	}
 }
 
-// Announce implements pando.Announcer.
+// Announce implements edge.Announcer.
 func (r *Responder) Announce(vips []netip.Addr) error {
 	var errs []error
 	for _, device := range r.devices {

@@ -26,6 +26,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/network/attach"
+	"pando.run/pando/edge"
 )
 
 var _ pando.Steering = (*Driver)(nil)
@@ -56,7 +57,7 @@ type Driver struct {
 	Config
 	*sleepers
 	travels
-	pando.FlowBook
+	edge.FlowBook
 	objects   steerObjects
 	hooks     hooks
 	flows     flowTable

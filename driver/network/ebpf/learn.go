@@ -9,9 +9,10 @@ import (
 	"github.com/cilium/ebpf"
 
 	"pando.run/pando"
+	"pando.run/pando/edge"
 )
 
-var _ pando.FlowBook = (*Driver)(nil)
+var _ edge.FlowBook = (*Driver)(nil)
 
 // learnAtOnce bounds the flows that are learned under the driver's lock. A publication waits for
 // that time.
@@ -20,23 +21,23 @@ const learnAtOnce = 1024
 // book is the connection table of a driver for other hosts.
 type book struct{ *Driver }
 
-// OpenFlows implements pando.FlowBook. It reads the table without the driver's lock.
-func (d book) OpenFlows(_ context.Context, s pando.Shares) ([]pando.InstanceFlows, error) {
+// OpenFlows implements edge.FlowBook. It reads the table without the driver's lock.
+func (d book) OpenFlows(_ context.Context, s edge.Shares) ([]edge.InstanceFlows, error) {
 	d.mu.Lock()
 	slots, names := slices.Clone(d.index.slots), maps.Clone(d.index.names)
 	keys := maps.Clone(d.index.keys)
 	d.mu.Unlock()
-	found := map[uint32]*pando.InstanceFlows{}
-	left := pando.OpenFlowsMax
+	found := map[uint32]*edge.InstanceFlows{}
+	left := edge.OpenFlowsMax
 	err := d.flows.each(func(e entry) {
 		at := e.flow.Endpoint % uint32(len(slots))
-		if left == 0 || !s.Has(pando.VIPShare(e.vip.Addr())) || lost(slots, e.flow) ||
+		if left == 0 || !s.Has(edge.VIPShare(e.vip.Addr())) || lost(slots, e.flow) ||
 			slots[at].Away != 0 {
 			return
 		}
 		of := found[at]
 		if of == nil {
-			of = &pando.InstanceFlows{Service: keys[e.flow.Service], Instance: names[at]}
+			of = &edge.InstanceFlows{Service: keys[e.flow.Service], Instance: names[at]}
 			found[at] = of
 		}
 		protocol := pando.TCP
@@ -44,23 +45,23 @@ func (d book) OpenFlows(_ context.Context, s pando.Shares) ([]pando.InstanceFlow
 			protocol = pando.UDP
 		}
 		left--
-		of.Flows = append(of.Flows, pando.OpenFlow{
+		of.Flows = append(of.Flows, edge.OpenFlow{
 			Client: e.client, VIP: e.vip, Protocol: protocol, Proven: e.held,
 		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the flows of this host's instances: %w", err)
 	}
-	out := make([]pando.InstanceFlows, 0, len(found))
+	out := make([]edge.InstanceFlows, 0, len(found))
 	for _, at := range slices.Sorted(maps.Keys(found)) {
 		out = append(out, *found[at])
 	}
 	return out, nil
 }
 
-// LearnFlows implements pando.FlowBook. The host of an instance has its sockets, so its report
+// LearnFlows implements edge.FlowBook. The host of an instance has its sockets, so its report
 // replaces an entry that leads to another host. It never replaces an entry of an instance here.
-func (d book) LearnFlows(_ context.Context, all []pando.InstanceFlows) (added int, err error) {
+func (d book) LearnFlows(_ context.Context, all []edge.InstanceFlows) (added int, err error) {
 	now, err := d.flows.now()
 	if err != nil {
 		return 0, err
@@ -79,7 +80,7 @@ func (d book) LearnFlows(_ context.Context, all []pando.InstanceFlows) (added in
 
 // learn adds flows of one instance. The instance may be unknown: then a later table has it.
 func (d book) learn(
-	s pando.ServiceKey, i pando.InstanceID, flows []pando.OpenFlow, now uint32,
+	s pando.ServiceKey, i pando.InstanceID, flows []edge.OpenFlow, now uint32,
 ) (added int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,7 +115,7 @@ func (d book) learn(
 }
 
 // sound reports whether a flow of another host's report can be in this table.
-func sound(f pando.OpenFlow) bool {
+func sound(f edge.OpenFlow) bool {
 	client, vip := f.Client.Addr(), f.VIP.Addr()
 	if !client.IsValid() || client.Zone() != "" || client.Is4In6() || client.Is4() != vip.Is4() {
 		return false

@@ -1,4 +1,4 @@
-package pando
+package edge
 
 import (
 	"encoding/json"

@@ -1,4 +1,6 @@
-package pando
+// Package edge holds the words of the way in: the shares of VIPs, their holders and announcers, and the
+// verdicts about hosts that others reach.
+package edge
 
 import (
 	"context"
@@ -6,6 +8,7 @@ import (
 	"iter"
 	"math/bits"
 	"net/netip"
+	"pando.run/pando"
 	"strconv"
 	"strings"
 )
@@ -79,11 +82,11 @@ func ParseShares(text string) (s Shares, err error) {
 		return s, nil
 	}
 	if len(text) != 16*len(s) {
-		return s, fmt.Errorf("%w: %d digits are no shares of VIPs", ErrInvalid, len(text))
+		return s, fmt.Errorf("%w: %d digits are no shares of VIPs", pando.ErrInvalid, len(text))
 	}
 	for n := range s {
 		if s[n], err = strconv.ParseUint(text[16*n:16*n+16], 16, 64); err != nil {
-			return s, fmt.Errorf("%w: shares of VIPs: %w", ErrInvalid, err)
+			return s, fmt.Errorf("%w: shares of VIPs: %w", pando.ErrInvalid, err)
 		}
 	}
 	return s, nil
@@ -104,16 +107,16 @@ func (s Shares) All() iter.Seq[int] {
 type OpenFlow struct {
 	Client   netip.AddrPort `json:"c"`
 	VIP      netip.AddrPort `json:"v"` // with the published port
-	Protocol Protocol       `json:"p"`
+	Protocol pando.Protocol `json:"p"`
 	// Proven: the client has acknowledged the instance's answer.
 	Proven bool `json:"e,omitempty"`
 }
 
 // InstanceFlows are the flows of one instance.
 type InstanceFlows struct {
-	Service  ServiceKey `json:"service"`
-	Instance InstanceID `json:"instance"`
-	Flows    []OpenFlow `json:"flows"`
+	Service  pando.ServiceKey `json:"service"`
+	Instance pando.InstanceID `json:"instance"`
+	Flows    []OpenFlow       `json:"flows"`
 }
 
 // OpenFlowsMax bounds the flows that one host reports at once. A busier host reports this many, and
@@ -132,13 +135,13 @@ type FlowBook interface {
 
 // VIPTake asks another host to leave VIPs to the asker, and for the flows of its instances.
 type VIPTake struct {
-	Host    HostName `json:"host"`    // the asker; the receiver sets it by the certificate
-	Segment string   `json:"segment"` // see Host.Segment
-	Shares  Shares   `json:"shares"`
+	Host    pando.HostName `json:"host"`    // the asker; the receiver sets it by the certificate
+	Segment string         `json:"segment"` // see Host.Segment
+	Shares  Shares         `json:"shares"`
 	// Offers: Host has these shares, and its view gives them to the receiver. It leaves them when the
 	// receiver takes them, also if the receiver has them already.
-	Offers bool          `json:"offers,omitempty"`
-	At     StoreRevision `json:"at"` // the newest that the asker has seen
+	Offers bool                `json:"offers,omitempty"`
+	At     pando.StoreRevision `json:"at"` // the newest that the asker has seen
 	// Gone: at that revision the receiver has no lease.
 	Gone bool `json:"gone,omitempty"`
 }
@@ -152,7 +155,7 @@ type VIPGrant struct {
 // VIPPeers carries takes to other hosts. driver/cluster/peer implements it.
 type VIPPeers interface {
 	// TakeVIPs asks a host. ErrNotFound: its build answers for no VIPs.
-	TakeVIPs(ctx context.Context, h Host, t VIPTake) (VIPGrant, error)
+	TakeVIPs(ctx context.Context, h pando.Host, t VIPTake) (VIPGrant, error)
 }
 
 // VIPHolder is the answering side of VIPPeers. The agent implements it.
