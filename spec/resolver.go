@@ -39,6 +39,9 @@ var (
 		matching(isDNSOption, "want an option of resolv.conf such as ndots:2"))
 )
 
+// own6 has the IPv6 addresses of VIPs and instances.
+var own6 = netip.PrefixFrom(pando.VIPs6.Addr(), 48).Masked()
+
 func matching(ok func(string) bool, want string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		if !ok(s) {
@@ -56,7 +59,8 @@ func CheckResolver(s string) error {
 	switch {
 	case err != nil || a.Zone() != "":
 		return fmt.Errorf("%w: want an address such as 192.0.2.53", pando.ErrInvalid)
-	case !a.IsGlobalUnicast() || pando.VIPs4.Contains(a) || pando.Instances4.Contains(a):
+	case !a.IsGlobalUnicast() || a.Is4In6() || pando.VIPs4.Contains(a) || pando.Instances4.Contains(a) ||
+		own6.Contains(a):
 		return fmt.Errorf("%w: %s: want a resolver beyond the hosts: Pando answers the names of services, "+
 			"and asks the host's own resolver for others", pando.ErrInvalid, s)
 	}

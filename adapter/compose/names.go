@@ -1,6 +1,8 @@
 package compose
 
 import (
+	"fmt"
+	"hash/crc32"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,12 +15,19 @@ import (
 // notInNames are the letters that a service of Compose may have and one of Pando may not.
 var notInNames = regexp.MustCompile(`[^a-z0-9-]+`)
 
-// nameOf returns a service's name as a name of Pando: Web_App becomes web-app. Programs reach it by
-// its own name as well, which becomes an alias.
+// nameBytesMax bounds the name of a service of Pando (pando.CheckLabel).
+const nameBytesMax = 53
+
+// nameOf returns a service's name as a name of Pando: Web_App becomes web-app, and a longer one ends
+// with a hash. Programs reach it by its own name as well, which becomes an alias.
 func nameOf(name string) pando.ServiceName {
 	out := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-")
 	if out != "" && out[0] <= '9' {
 		out = "s-" + out
+	}
+	if len(out) > nameBytesMax {
+		hash := fmt.Sprintf("-%08x", crc32.ChecksumIEEE([]byte(name)))
+		out = strings.TrimRight(out[:nameBytesMax-len(hash)], "-") + hash
 	}
 	return pando.ServiceName(out)
 }

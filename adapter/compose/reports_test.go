@@ -53,3 +53,22 @@ func TestAVariableInACommentIsNotUnset(t *testing.T) {
 		}
 	}
 }
+
+// A name may be longer than one of Pando (itzg/docker-minecraft-server has one of 66 letters). Up to 63
+// letters it is an alias as well, as a name of a host can be.
+func TestALongNameOfAServiceIsShortened(t *testing.T) {
+	long, longer := strings.Repeat("a_service_", 6), strings.Repeat("b_service_", 7)
+	r, err := parse(t, "services:\n  "+long+": {image: x}\n  "+longer+": {image: x}\n", Options{Project: "p"})
+	if err != nil || len(r.Specs) != 2 {
+		t.Fatal(r.Specs, err)
+	}
+	for n, want := range []string{"[" + long + "]", "[]"} {
+		s := r.Specs[n]
+		if len(s.Name) > nameBytesMax || fmt.Sprint(s.Aliases) != want {
+			t.Errorf("%s has the aliases %v, want %s", s.Name, s.Aliases, want)
+		}
+	}
+	if r.Warnings == nil || !strings.Contains(r.Warnings.Error(), "services."+longer+": "+longer+" is left out") {
+		t.Errorf("the warnings are %v", r.Warnings)
+	}
+}

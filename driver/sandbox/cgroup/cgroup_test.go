@@ -196,3 +196,17 @@ func onThread(f func() error) error {
 	runtime.UnlockOSThread()
 	return err
 }
+
+// A machine without the controller of processors refuses a choice of them, and nothing else.
+func TestAChoiceOfProcessorsNeedsItsController(t *testing.T) {
+	_, g := open(t, v2Root(t))
+	err := g.Limit(pando.Resources{CPUSet: "0"})
+	if !errors.Is(err, pando.ErrNotFound) && !errors.Is(err, pando.ErrInvalid) {
+		if text, _ := os.ReadFile(filepath.Join(g.v2, "cpuset.cpus")); strings.TrimSpace(string(text)) != "0" {
+			t.Errorf("%v, and the processors are %q", err, text)
+		}
+	}
+	if err := g.Limit(pando.Resources{}); err != nil {
+		t.Error(err)
+	}
+}

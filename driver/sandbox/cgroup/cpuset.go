@@ -27,8 +27,8 @@ func chooseProcessors(root, name string, v2 bool, processors string) (folder str
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return folder, fmt.Errorf("%w: this machine has no cpuset controller here; `pando doctor` explains "+
-			"it", pando.ErrNotFound)
+		return folder, fmt.Errorf("%w: this machine has no cpuset controller at %s: mount it, or leave "+
+			"`resources.cpuset` out", pando.ErrNotFound, root)
 	case err != nil:
 		all, _ := os.ReadFile(own)
 		return folder, fmt.Errorf("%w: resources.cpuset: %s: this host has the processors %s: %w",
