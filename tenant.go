@@ -20,7 +20,7 @@ type Quota struct {
 	Services    int     `json:"services,omitempty" minimum:"0"`
 	CPUs        float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"` // the sum of resources.cpus
 	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
-	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"` // the sum of the sizes of volumes
+	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1125899906842624000"` // the sum of the sizes of volumes
 	// PublishPerSecond limits the changes of steering tables, which every host follows.
 	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0" maximum:"1000"`
 }
@@ -78,7 +78,7 @@ type AccountChange struct {
 	Services         *int     `json:"services,omitempty" minimum:"0"`
 	CPUs             *float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"`
 	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
-	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"`
+	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1125899906842624000"`
 	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0" maximum:"1000"`
 	// VIPs is a range within the cluster's, or "" for any free address.
 	VIPs *string `json:"vips,omitempty"`
