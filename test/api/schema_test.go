@@ -91,7 +91,7 @@ func TestWhatTheDocumentForbidsIsRefused(t *testing.T) {
 		{"PUT", "/v1/secrets/%C2%93", `{"content": "MDAw"}`, nil, 400, "invalid", "path.secret"},
 		{"PATCH", "/v1/tenants/acme", `{"publish_per_second": 1001}`, nil, 400, "invalid",
 			"publish_per_second"},
-		{"PATCH", "/v1/tenants/acme", `{"disk_bytes": 1152921504606846999}`, nil, 400, "invalid", "disk_bytes"},
+		{"PATCH", "/v1/tenants/acme", `{"disk_bytes": 4503599627370497}`, nil, 400, "invalid", "disk_bytes"},
 		{"POST", pin, `{"instances": 1, "for_seconds": null}`, nil, 400, "invalid", "for_seconds is null"},
 		{"POST", "/v1/services/web/rollback", `{"to": null}`, nil, 400, "invalid", "to is null"},
 		{"POST", "/v1/services/web/rollback", `{"reason": null}`, nil, 400, "invalid", "reason is null"},
