@@ -86,6 +86,7 @@ func TestWhatTheDocumentForbidsIsRefused(t *testing.T) {
 		{"GET", "/v1/watch?service=%ff", "", nil, 400, "invalid", "query.service"},
 		{"GET", "/v1/bills?tenant=A", "", nil, 400, "invalid", "query.tenant"},
 		{"GET", "/v1/bills?since=", "", nil, 400, "invalid", "query.since"},
+		{"GET", "/v1/bills?by=", "", nil, 400, "invalid", "query.by"},
 		{"GET", "/v1/services/web/why?max=", "", nil, 400, "invalid", "query.max"},
 		{"POST", pin, `{"instances": 4097}`, nil, 400, "invalid", "4096"},
 		{"PUT", "/v1/secrets/%C2%93", `{"content": "MDAw"}`, nil, 400, "invalid", "path.secret"},
