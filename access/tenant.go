@@ -21,7 +21,7 @@ type Quota struct {
 	Services    int     `json:"services,omitempty" minimum:"0"`
 	CPUs        float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"` // the sum of resources.cpus
 	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
-	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"` // the sum of the sizes of volumes
+	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"4503599627370496"` // the sum of the sizes of volumes
 	// PublishPerSecond limits the changes of steering tables, which every host follows.
 	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0" maximum:"1000"`
 }
@@ -60,7 +60,7 @@ func (a Account) Check() error {
 	case !finite || q.Instances < 0 || q.Services < 0 || q.CPUs < 0 || q.MemoryBytes < 0 ||
 		q.DiskBytes < 0 || q.PublishPerSecond < 0:
 		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", pando.ErrInvalid)
-	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50 || q.DiskBytes > 1<<60:
+	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50 || q.DiskBytes > 1<<52:
 		return fmt.Errorf("%w: a quota is larger than any cluster: want 0 for no limit", pando.ErrInvalid)
 	case q.PublishPerSecond > PublishPerSecondMax:
 		return fmt.Errorf("%w: %g changes per second: want at most %d, or 0 for no limit",
@@ -79,7 +79,7 @@ type AccountChange struct {
 	Services         *int     `json:"services,omitempty" minimum:"0"`
 	CPUs             *float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"`
 	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
-	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"`
+	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"4503599627370496"`
 	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0" maximum:"1000"`
 	// VIPs is a range within the cluster's, or "" for any free address.
 	VIPs *string `json:"vips,omitempty"`

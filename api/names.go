@@ -50,8 +50,8 @@ func checkNames(in any) error {
 	return nil
 }
 
-// givenEmpty refuses a number, a time or a truth value that a query names without a value. The
-// library takes it for one that is not named.
+// givenEmpty refuses a number, a time, a truth value or one of few words that a query names without a
+// value. The library takes it for one that is not named.
 func givenEmpty(c huma.Context, next func(huma.Context)) {
 	u := c.URL()
 	for param, values := range u.Query() {
@@ -59,7 +59,8 @@ func givenEmpty(c huma.Context, next func(huma.Context)) {
 			if p.In != "query" || p.Name != param || values[0] != "" {
 				continue
 			}
-			if s := p.Schema; s.Type != huma.TypeString && s.Type != huma.TypeArray || s.Format != "" {
+			s := p.Schema
+			if s.Type != huma.TypeString && s.Type != huma.TypeArray || s.Format != "" || len(s.Enum) > 0 {
 				writeProblem(c, problemOf(fmt.Errorf("%w: query.%s: is empty: leave it out, or give it a "+
 					"value", pando.ErrInvalid, param), nil))
 				return

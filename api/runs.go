@@ -26,6 +26,9 @@ func (h runs) routes(a huma.API) {
 			"the protocol pando-session, as exec does. The end of the connection ends the run.")
 	op.Responses = map[string]*huma.Response{"101": {Description: "Switching Protocols"}}
 	huma.Register(a, op, h.attach)
+	// The first word names a program, and the others may be empty. No tag of a field says that.
+	command := a.OpenAPI().Components.Schemas.Map()["RunAsk"].Properties["command"]
+	command.Extensions = map[string]any{"prefixItems": []*huma.Schema{{Type: huma.TypeString, MinLength: new(1)}}}
 }
 
 // ranOnce is an answer about one run.

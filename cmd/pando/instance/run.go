@@ -28,7 +28,7 @@ func Run(o *console.Console) *cobra.Command {
 			"secrets, its volumes read-only, and never in rotation. The instance is removed at the end,\n" +
 			"and the exit code is the command's. Without a command, run a job and wait for its end:\n" +
 			"exit code 0 if it succeeded. --detach returns at once; `pando runs` and `pando logs` show\n" +
-			"the rest.\n\n" +
+			"the rest. The command waits a minute for a host that has room.\n\n" +
 			"With a spec file, run its command, or another one, without deploying the file. A service\n" +
 			"NAME-run-… exists until the end of the run. Its volumes begin empty and end with it.",
 		Example: "  pando run shop/web -- ./manage.py migrate\n  pando run -it web -- sh\n" +
