@@ -81,7 +81,7 @@ type Control struct {
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
-	door  scale.Door // the lock of the view guards it
+	door  scale.Door // the lock of the mirror guards it
 	turns turns
 	// thinking is held while a decision is computed and its room is reserved, and not while it is
 	// written. So no two decisions fill the same room.
@@ -89,7 +89,7 @@ type Control struct {
 	workers  sync.WaitGroup
 	slots    chan struct{}             // of the workers
 	waiting  map[pando.ServiceKey]bool // a worker will look at it, once it has the turn
-	term     pando.Fence               // of the leadership, or zero; the lock of the view guards it
+	term     pando.Fence               // of the leadership, or zero; the lock of the mirror guards it
 	pulse    pulse
 	// adoption is the wait for the hosts after a restore of the store.
 	adoption struct {
