@@ -287,7 +287,7 @@ var Table = []Row{
 		by("control/decide", "TestAServiceRunsWhereTheVolumeOfAnotherIs"),
 		lab)},
 	{"P18", Token, "ports of the hosts: those of daemons, of others and of Pando", Blocked, join(
-		by("", "TestWordsOfTheHosts"),
+		by("access", "TestWordsOfTheHosts"),
 		by("spec", "TestPortsOfHostsThatCannotBe"),
 		by("control/requests", "TestAPortOfTheHostsHasOneOwner"),
 		lab)},
@@ -330,7 +330,7 @@ var Table = []Row{
 			by("agent/storeguard", "TestNamesAdriftHaveAShareForEachTenant"),
 			by("cmd/pando/daemon", "TestRefusedCallsOfATenantAreLoggedInAFlood"))},
 	{"P30", Token, "an instance of a former spec with the number of a new one, after a restore", Blocked, join(
-		by("agent", "TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift", "TestASeedIsOfItsSpecAlone"),
+		by("agent", "TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift"), by("agent/seed", "TestASeedIsOfItsSpecAlone"),
 		by("control/requests", "TestATokenEntersTheStoredSpecOnly"),
 		by("control", "TestAServiceWaitsForNoInstanceOfAnotherOne"))},
 	{"P31", Member, "specs of services that it never ran, after a restore", Blocked,
