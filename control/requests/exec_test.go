@@ -22,7 +22,7 @@ import (
 	"pando.run/pando/driver/sim"
 )
 
-var web, t0 = decidetest.Web, decidetest.T0
+var web = decidetest.Web
 
 var anna = pando.Asker{Kind: pando.AskerOperator, Name: "anna"}
 
