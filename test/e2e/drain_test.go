@@ -113,7 +113,9 @@ func TestConnectionsFromOtherHostsOutliveEachWayToLeave(t *testing.T) {
 			s := services[w.name]
 			unbroken(t, "after the order", open[w.name])
 			s.Await("a drain of "+s.Name+" that names its clients", func(st pando.ServiceStatus) bool {
-				return strings.Contains(st.Reason, "connections, the most silent idle")
+				// The first of several instances may have one connection, or six.
+				return strings.Contains(st.Reason, "connection, idle") ||
+					strings.Contains(st.Reason, "connections, the most silent idle")
 			})
 			unbroken(t, "while it drains", open[w.name])
 		})
