@@ -1,5 +1,5 @@
-// Package access holds who may do what, and who pays: tenants with their quotas, tokens, admissions,
-// the audit and the bills.
+// Package access holds rights and payment: tenants with their quotas, tokens, admissions, the audit
+// and the bills.
 package access
 
 import "pando.run/pando"

@@ -149,7 +149,7 @@ func (a *adoption) orphans(_ *world.World) (out []pando.Instance) {
 // record brings its runner.
 func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool) {
 	a.agent.records.Lock()
-	back = a.returned(a.agent.records.World, i) && i.Host == a.agent.config.Host.Name // false: this agent knows only its name
+	back = a.returned(a.agent.records.World, i) && i.Host == a.agent.config.Host.Name // false: only its name is known here
 	a.agent.records.Unlock()
 	if !back {
 		return false, true

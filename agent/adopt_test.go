@@ -205,7 +205,7 @@ func (s slowHost) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision,
 }
 
 // The endpoints and the spec of a service that comes back arrive one after the other. Its instance
-// is adopted, whatever this host writes meanwhile, and also by a new agent.
+// is adopted, also by a new agent, and also while this host writes.
 func TestAServiceThatComesBackInTwoStepsIsAdopted(t *testing.T) {
 	for name, fresh := range map[string]bool{"by the same agent": false, "by a new agent": true} {
 		t.Run(name, func(t *testing.T) {

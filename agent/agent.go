@@ -7,7 +7,7 @@
 // It never decides how many instances there are or where they run: control decides. It may be
 // killed at any moment. Instances, tables and objects outlive it, and a new agent adopts them.
 //
-// Records and what derives from them have one lock, that of agent/records. A function that takes
+// One lock, of agent/records, guards the records and everything derived from them. A function that takes
 // the world of the records is called with this lock, here and in every room.
 package agent
 

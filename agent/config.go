@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/state"
 )
 
-// Config holds the settings of an agent, and what it reaches, by counterpart.
+// Config holds the settings of an agent, and its dependencies, grouped by counterpart.
 type Config struct {
 	Host  pando.Host
 	Clock pando.Clock
@@ -42,7 +42,7 @@ type Server struct {
 	Sightings pando.Sightings
 }
 
-// Programs are the programs of instances and what they have on this host.
+// Programs are the dependencies for the programs of instances: sandboxes, images, volumes.
 type Programs struct {
 	Sandboxes pando.Sandboxes
 	Prober    pando.Prober

@@ -72,8 +72,7 @@ type hookBox struct {
 func (h hookBox) Events() <-chan pando.SandboxEvent { return h.events }
 func (h hookBox) LastLines(int) []string            { return []string{"a:7"} }
 
-// The sandbox of a hook that cannot be removed at first leaves nobody behind, and its hook runs
-// once.
+// The agent removes the sandbox of a hook again until it is gone. The hook runs once.
 func TestAHookWhoseSandboxStaysRunsOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
 		h := &hooks{Sandboxes: b.sandboxes}

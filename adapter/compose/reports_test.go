@@ -9,7 +9,7 @@ import (
 )
 
 // Words of public files and of reports about other converters are taken, or refused at their place
-// with what to do.
+// with a cure.
 func TestWordsOfPublicReports(t *testing.T) {
 	for text, want := range map[string]string{
 		// Absolute paths with a slash at their end (containerd/nerdctl#542).
@@ -54,8 +54,8 @@ func TestAVariableInACommentIsNotUnset(t *testing.T) {
 	}
 }
 
-// A name may be longer than one of Pando (itzg/docker-minecraft-server has one of 66 letters). Up to 63
-// letters it is an alias as well, as a name of a host can be.
+// A name may be longer than one of Pando (itzg/docker-minecraft-server has one of 66 letters). A
+// name of at most 63 letters, the limit of a host name, also becomes an alias.
 func TestALongNameOfAServiceIsShortened(t *testing.T) {
 	long, longer := strings.Repeat("a_service_", 6), strings.Repeat("b_service_", 7)
 	r, err := parse(t, "services:\n  "+long+": {image: x}\n  "+longer+": {image: x}\n", Options{Project: "p"})

@@ -13,7 +13,7 @@ import (
 // once for all those without a socket.
 //
 // An instance that may have no flows left waits for the round in progress and a rest of at most
-// promptRestMax, whatever the counts of other instances cost.
+// promptRestMax. The cost of counting other instances does not lengthen that.
 type Counter struct {
 	sweeper *Sweeper
 	clock   pando.Clock

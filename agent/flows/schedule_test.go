@@ -26,7 +26,7 @@ func TestADrainOfADayIsCountedRarely(t *testing.T) {
 	if looks > 90_000 {
 		t.Errorf("%d looks in a day, want one a second", looks)
 	}
-	ends++ // the client says goodbye; its socket lives a little longer
+	ends++ // the client closes its connection; its socket lives a little longer
 	if !isDue() {
 		t.Error("an end does not cause a count")
 	}

@@ -75,7 +75,7 @@ func (r *Runner) recordEnd(ctx context.Context) time.Duration {
 }
 
 // removeVolumes deletes the volumes of a service that exists for one run. The record of the
-// instance is still there, so an agent that starts in between deletes them as well.
+// instance is still there, so an agent that starts in between also deletes them.
 func (r *Runner) removeVolumes(ctx context.Context) {
 	_, spec := r.described(r.inst)
 	if !spec.IsOnce() || r.inst.Run == nil || r.host.Volumes == nil {

@@ -52,7 +52,7 @@ const (
 	// A program that waits for a lock uses none.
 	workingShare = 0.02
 	// StrayMax is how long one instance may be overloaded while another one of the service answers, on
-	// whatever host. Its trouble is then its own, such as an endless loop.
+	// any host. Its trouble is then its own, such as an endless loop.
 	StrayMax = time.Minute
 )
 

@@ -195,8 +195,8 @@ func (r *Runner) fail(reason string, exit *pando.Exit) {
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
 
-// outgrownStopMax is how long a program may take to end that fills the disk, whatever its spec
-// says.
+// outgrownStopMax is how long a program that fills the disk may take to end. Its spec cannot raise
+// it.
 const outgrownStopMax = 2 * time.Second
 
 // stopWrites makes an instance fail and ends its program, also while it stops in its own time.

@@ -268,7 +268,7 @@ func (r *Runner) fetchFiles(files pando.Image) error {
 	return nil
 }
 
-// explainFetch records that the image of an instance is on its way, and what its pull waits for.
+// explainFetch records that the image of an instance is on its way, with the reason why its pull waits.
 func (r *Runner) explainFetch(what string) {
 	r.inst.Reason = "its image is on the way: " + r.start.fetching.reference
 	if what != "" {

@@ -191,7 +191,7 @@ type decided struct {
 
 // unbilled holds the decisions without a bill, by store revision. Every server has all decisions
 // that its mark does not cover, so the next leader bills those that a leader has left. The lock of
-// the view guards it.
+// the mirror guards it.
 type unbilled struct{ all []decided }
 
 // take follows a change of the store.
@@ -226,7 +226,7 @@ func (u *unbilled) recount(w *world.World) {
 	slices.SortFunc(u.all, func(a, b decided) int { return cmp.Compare(a.at, b.at) })
 }
 
-// settle drops the decisions that the bills have. The caller holds the lock of the view.
+// settle drops the decisions that the bills have. The caller holds the lock of the mirror.
 func (u *unbilled) settle(w *world.World) {
 	upTo := pando.StoreRevision(w.Marks[""].V.Number)
 	n := 0
